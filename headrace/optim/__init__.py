@@ -1,0 +1,10 @@
+"""The arithmetic of an update, pure or in place on the slabs it is given: rule, schedule, clipping, loss scale."""
+
+from headrace.optim.adamw import BLOCK_ELEMENTS as BLOCK_ELEMENTS
+from headrace.optim.adamw import AdamW as AdamW
+from headrace.optim.clip import clip_coefficient as clip_coefficient
+from headrace.optim.clip import global_norm as global_norm
+from headrace.optim.clip import join_norms as join_norms
+from headrace.optim.clip import tensor_norms as tensor_norms
+from headrace.optim.loss_scale import LossScale as LossScale
+from headrace.optim.schedules import learning_rate as learning_rate
