@@ -6,8 +6,8 @@ Leaves: nothing; weight and moments are updated, and gradient is left multiplied
     m = beta1 m + (1 - beta1) g        v = beta2 v + (1 - beta2) g^2
     w = w (1 - lr decay) - lr m^ / (sqrt(v^) + eps)        m^ = m / (1 - beta1^step), v^ = v / (1 - beta2^step)
 
-Bits. torch's CPU kernel computes whole vectors (8 floats with AVX2) with fused multiply-add and the rest of each tensor
-one element at a time without it, so an element's last bit depends on whether it is among the last few of its tensor.
+Bits. torch's CPU kernel computes whole vectors (8 floats with AVX2) and the rest of each tensor one element at a time.
+The two round differently, so an element's last bit can depend on whether it is among the last few of its tensor.
 Two consequences for whoever cuts slabs:
 - to equal `torch.optim.AdamW(fused=True)` bit for bit, pass a list with one view for each parameter, not the whole slab
   (padding a parameter to a whole vector does not help: torch's own last elements are computed alone);
