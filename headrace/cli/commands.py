@@ -1,0 +1,79 @@
+"""One function a command; each reads the params and calls one stage."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.params import Params, load_params
+
+app = typer.Typer(
+    help="Train language models on one device, from raw text to an evaluated model.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+ParamsFile = Annotated[Path, typer.Argument(metavar="P.yaml", help="The run's params.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[section.key=value]...", help="Params to change, e.g. training.phases.0.steps=100"),
+]
+
+
+@app.command()
+def run(params: ParamsFile, overrides: Overrides = None) -> None:
+    """Do every stage that is not done yet: prepare, train, evaluate, report. Goes on where it was interrupted."""
+    from headrace.launch.stages import run_stages
+
+    _or_stop(run_stages, load_params(params, overrides or ()))
+
+
+@app.command()
+def prepare(params: ParamsFile, overrides: Overrides = None) -> None:
+    """Make the vocabulary and the tokens of the text."""
+    from headrace.launch.stages import prepare_stage
+
+    prepare_stage(load_params(params, overrides or ()))
+
+
+@app.command()
+def train(params: ParamsFile, overrides: Overrides = None) -> None:
+    """Train on prepared tokens, from the newest checkpoint on."""
+    from headrace.launch.stages import train_stage
+
+    _or_stop(train_stage, load_params(params, overrides or ()))
+
+
+@app.command()
+def evaluate(
+    params: ParamsFile,
+    overrides: Overrides = None,
+    all_checkpoints: Annotated[bool, typer.Option(help="Evaluate every checkpoint that is there.")] = False,
+) -> None:
+    """Evaluate the newest checkpoint on the held-out documents."""
+    from headrace.launch.stages import evaluate_stage
+
+    evaluate_stage(load_params(params, overrides or ()), all_checkpoints)
+
+
+@app.command()
+def inspect(folder: Annotated[Path, typer.Argument(help="A run folder, a tokens folder or a checkpoint.")]) -> None:
+    """Show what is in a run, token or checkpoint folder, and whether it is whole."""
+    from headrace.report.inspect import inspect_folder
+
+    for line in inspect_folder(folder):
+        print(line)
+
+
+def _or_stop(stage, params: Params) -> None:  # noqa: ANN001
+    from headrace.progress import say
+    from headrace.training.loop import Stopped
+
+    try:
+        stage(params)
+    except Stopped as stopped:
+        say(str(stopped))
+        sys.exit(130)

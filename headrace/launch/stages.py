@@ -1,0 +1,151 @@
+"""The stages of a run in order, each doing only what is not done yet: prepare -> train -> evaluate -> report."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import BertForPreTraining
+from transformers.utils import logging as transformers_logging
+
+from headrace.errors import UserError
+from headrace.evaluation.evaluate import describe, evaluate
+from headrace.evaluation.fill import Filled, fill_blanks, fill_held_out
+from headrace.params import Params, dump_params
+from headrace.planning.device import choose_precision
+from headrace.progress import say
+from headrace.run_folder import RunFolder
+from headrace.text.prepare import prepare
+from headrace.text.tokens import TokenFolder, open_tokens, write_atomically
+from headrace.text.vocabulary import Vocabulary, open_vocabulary
+from headrace.training.checkpoint import MANIFEST, list_checkpoints
+from headrace.training.loop import train
+from headrace.training.records import append_record, read_records
+
+HELD_OUT_SAMPLES = 8
+
+
+def open_run(params: Params) -> RunFolder:
+    """The run's folder, writable, with the resolved params in it."""
+    run = RunFolder(params.run.folder)
+    run.create()
+    write_atomically(run.params, dump_params(params).encode())
+    return run
+
+
+def prepare_stage(params: Params) -> None:
+    prepare(params, open_run(params))
+
+
+def train_stage(params: Params) -> None:
+    """Train from where the run stands; tokens must be there."""
+    run = open_run(params)
+    vocabulary, tokens = _prepared(run)
+    if training_done(params, run):
+        say(f"Training: done, {params.total_steps} steps")
+        return
+    train(params, run, tokens, vocabulary)
+
+
+def training_done(params: Params, run: RunFolder) -> bool:
+    """Whether the newest checkpoint stands at the last step and was evaluated."""
+    checkpoints = list_checkpoints(run)
+    if not checkpoints:
+        return False
+    step = json.loads((checkpoints[-1] / MANIFEST).read_text("utf-8"))["state"]["step"]
+    evaluated = any(record["step"] == step for record in read_records(run.evaluations))
+    return step == params.total_steps and (evaluated or params.text.held_out == 0)
+
+
+def evaluate_stage(params: Params, all_checkpoints: bool = False) -> list[dict[str, Any]]:
+    """Evaluate the newest checkpoint, or all that are there, from their folders alone; add the figures to the records."""
+    run = open_run(params)
+    vocabulary, tokens = _prepared(run)
+    tokens.verify()
+    checkpoints = list_checkpoints(run)
+    if not checkpoints:
+        raise UserError(f"{run.root}: holds no checkpoint to evaluate; run `headrace train` first")
+    precision = choose_precision(params)
+    length = params.evaluation.sequence_length or params.training.phases[-1].sequence_length
+    records = []
+    for checkpoint in checkpoints if all_checkpoints else checkpoints[-1:]:
+        model = load_model(checkpoint, precision.device)
+        state = json.loads((checkpoint / MANIFEST).read_text("utf-8"))["state"]
+        figures = evaluate(params, model, tokens, vocabulary, precision, sequence_length=length)
+        if figures:
+            records.append({"step": state["step"], "phase": state["phase"], **figures})
+            append_record(run.evaluations, records[-1])
+            say(f"{checkpoint.name}: " + describe(figures))
+    return records
+
+
+def load_model(checkpoint: Path, device: torch.device) -> BertForPreTraining:
+    """A checkpoint as any transformers program would load it."""
+    transformers_logging.disable_progress_bar()
+    return BertForPreTraining.from_pretrained(checkpoint).to(device)  # pyright: ignore[reportArgumentType]
+
+
+def run_stages(params: Params) -> None:
+    """Everything that is not done yet, then the summary and the report."""
+    from headrace.report.page import write_report
+
+    run = open_run(params)
+    vocabulary, tokens = prepare(params, run)
+    if training_done(params, run):
+        say(f"Training: done, {params.total_steps} steps")
+    else:
+        tokens.verify()
+        train(params, run, tokens, vocabulary)
+    samples = sample_predictions(params, run, tokens, vocabulary)
+    write_report(params, run, tokens.report)
+    for line in summary(params, run, tokens, samples):
+        say(line)
+
+
+def sample_predictions(params: Params, run: RunFolder, tokens: TokenFolder, vocabulary: Vocabulary) -> list[Filled]:
+    """The model's guesses for the user's sentences and some held-out ones; also written to samples.json."""
+    model = load_model(run.model.resolve(), torch.device("cpu"))
+    samples = fill_blanks(model, vocabulary, params.evaluation.fill)
+    samples += fill_held_out(model, vocabulary, tokens, HELD_OUT_SAMPLES, params.evaluation.mask_seed)
+    data = json.dumps([sample.record() for sample in samples], ensure_ascii=False, indent=1)
+    write_atomically(run.samples, data.encode())
+    return samples
+
+
+def summary(params: Params, run: RunFolder, tokens: TokenFolder, samples: list[Filled]) -> list[str]:
+    """What a person wants to know of a finished run, most important first."""
+    lines = [""]
+    evaluations = read_records(run.evaluations)
+    if evaluations:
+        last = evaluations[-1]
+        lines.append(
+            f"Masked-LM accuracy {last['eval/accuracy_masked_lm']:.3f}, perplexity {last['eval/mlm_perplexity']:.1f} "
+            f"(n = {last['n_predicted_tokens']:,} hidden tokens in {last['n_examples']:,} held-out examples)"
+        )
+        if last["eval/accuracy_cls"] is not None:
+            lines.append(
+                f"Next-sentence accuracy {last['eval/accuracy_cls']:.3f} "
+                f"(n = {last['n_pairs']:,} pairs, {last['is_next_share']:.1%} of them truly next)"
+            )
+    speeds = sorted(record["tokens_per_s"] for record in read_records(run.metrics) if record.get("tokens_per_s"))
+    report = tokens.report
+    lines.append(
+        f"Unknown tokens {report['unknown_token_rate']:.3%}, {report['characters_per_token']:.2f} characters a token"
+        + (f", {speeds[len(speeds) // 2]:,.0f} tokens/s in training (median)" if speeds else "")
+    )
+    if samples:
+        lines.append("What the model puts into a blank:")
+        for sample in samples[:6]:
+            guesses = "  ".join(f"{text} {share:.0%}" for text, share in sample.guesses[:3])
+            truth = f"   (text: {sample.truth})" if sample.truth else ""
+            lines.append(f"  {sample.text.replace('[MASK]', '[　]')}  ->  {guesses}{truth}")
+    lines += [
+        f"Model       {run.model}  (a Hugging Face folder)",
+        f"TensorBoard tensorboard --logdir {run.tensorboard}",
+        f"Report      {run.report}",
+    ]
+    return lines
+
+
+def _prepared(run: RunFolder) -> tuple[Vocabulary, TokenFolder]:
+    return open_vocabulary(run.tokenizer), open_tokens(run.tokens)

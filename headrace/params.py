@@ -1,0 +1,370 @@
+"""The YAML of a run as frozen pydantic models: what a user may write, checked before anything runs.
+
+    params.yaml + "section.key=value" overrides  ->  load_params  ->  Params (frozen)
+
+A wrong key or value becomes one UserError that names the YAML path, the value, what is allowed and the nearest key.
+"""
+
+import difflib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from headrace.errors import UserError
+from headrace.schedule_params import Schedule
+
+PositiveInt = Annotated[int, Field(gt=0)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class RunParams(_Section):
+    folder: Path
+    """Where everything of this run is written: tokenizer, tokens, checkpoints, model, logs and report.html."""
+    seed: int = 1
+    """Decides initial weights, example order, masks and dropout; the same seed gives the same numbers."""
+
+
+class VocabularyParams(_Section):
+    kind: Literal["unigram", "bpe", "wordpiece_mecab", "wordpiece", "character", "byte"] = "unigram"
+    """What to train: SentencePiece unigram or BPE; WordPiece over MeCab words or over whitespace; characters; bytes."""
+    size: PositiveInt = 8000
+    """Number of entries, the five special tokens included (ignored for `byte`)."""
+    sample_characters: PositiveInt = 10_000_000
+    """The vocabulary is trained on a seeded sample of at most this many characters."""
+    character_coverage: Annotated[float, Field(gt=0.9, le=1.0)] = 0.9995
+    """Share of character occurrences that get an entry of their own; rarer characters become [UNK]."""
+    load: Path | None = None
+    """Use this vocabulary instead of training one: a Hugging Face tokenizer folder, a SentencePiece .model or a BERT
+    vocab.txt."""
+
+
+class TextParams(_Section):
+    input: list[str]
+    """Files, folders or globs of raw text."""
+    format: Literal[
+        "auto",
+        "sentence_per_line",
+        "document_per_line",
+        "document_per_block",
+        "document_per_file",
+        "jsonl",
+        "parquet",
+        "wikiextractor",
+        "mediawiki",
+    ] = "auto"
+    """How documents lie in the files; `auto` detects it and prints what it found."""
+    encoding: str = "auto"
+    """Character encoding; `auto` detects UTF-8, UTF-16, Shift-JIS and EUC-JP."""
+    invalid_bytes: Literal["strict", "replace", "skip"] = "strict"
+    """Bytes that are not text in the encoding: stop, put U+FFFD, or drop the line (counted)."""
+    text_field: str = "text"
+    """The field of a JSONL record or column of a Parquet file that holds the text."""
+    language: Literal["ja", "en"] = "ja"
+    """Rules for sentence ends and words."""
+    unicode: Literal["none", "nfc", "nfkc"] = "nfkc"
+    """Unicode normalisation of all text. nfkc: ｶﾞ becomes ガ, ㈱ becomes (株), U+3000 becomes a space."""
+    lowercase: bool = False
+    """Lower-case all text."""
+    strip_accents: bool = False
+    """Remove accents from Latin letters; Japanese voicing marks always stay."""
+    held_out: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.01
+    """Share of documents kept for evaluation, chosen by a hash of their text; they never train."""
+    words: Literal["auto", "mecab", "whitespace"] = "auto"
+    """What a word is for whole-word masking: MeCab words, runs between spaces, or by language (`auto`)."""
+    workers: NonNegativeInt = 0
+    """Processes that tokenize; 0 = one per CPU core."""
+    vocabulary: VocabularyParams = VocabularyParams()
+
+    @field_validator("input", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("input")
+    @classmethod
+    def _at_least_one(cls, value: list[str]) -> list[str]:
+        if not value:
+            raise ValueError("name at least one file, folder or glob")
+        return value
+
+
+class ModelParams(_Section):
+    preset: Literal["bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large"] = "bert-mini"
+    """A named size; each key below overrides one of its values."""
+    hidden_size: PositiveInt | None = None
+    """Width of the model; a multiple of num_attention_heads."""
+    num_hidden_layers: PositiveInt | None = None
+    num_attention_heads: PositiveInt | None = None
+    intermediate_size: PositiveInt | None = None
+    """Width of the feed-forward layers; 4 x hidden_size when hidden_size is given and this is not."""
+    max_position_embeddings: PositiveInt = 512
+    """The longest sequence the model can read."""
+    hidden_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
+    attention_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
+    layer_norm_eps: Annotated[float, Field(gt=0.0)] = 1e-12
+    initializer_range: Annotated[float, Field(gt=0.0)] = 0.02
+    """Standard deviation of the initial weights."""
+
+
+class TaskParams(_Section):
+    kind: Literal["masked_lm"] = "masked_lm"
+    """Masked-language-model pretraining, with next-sentence prediction when examples are sentence pairs."""
+    examples: Literal["sentence_pairs", "documents", "sentences"] = "sentence_pairs"
+    """sentence_pairs: BERT's A/B pairs with next-sentence prediction; documents: consecutive sentences of one document
+    up to the sequence length; sentences: each sentence alone."""
+    mask_rate: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15
+    """Share of an example's tokens that are predicted."""
+    whole_words: bool = False
+    """Choose whole words to predict, never parts of them (`text.words` says what a word is)."""
+    short_example_rate: Fraction = 0.1
+    """Share of examples made shorter than the sequence length on purpose (BERT's short_seq_prob); not for `sentences`."""
+
+
+class OptimizerParams(_Section):
+    kind: Literal["adamw"] = "adamw"
+    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
+    eps: Annotated[float, Field(gt=0.0)] = 1e-6
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
+    no_decay: list[str] = ["bias", "LayerNorm"]
+    """Parameters whose name contains one of these are not decayed."""
+    bias_correction: bool = True
+    """Adam's bias correction; BERT's original optimizer has none."""
+    max_gradient_norm: Annotated[float, Field(gt=0.0)] | None = 1.0
+    """Gradients are scaled so that their global norm is at most this; null = no clipping."""
+
+
+class PhaseParams(_Section):
+    sequence_length: Annotated[int, Field(ge=8)]
+    """Longest example in tokens, special tokens included."""
+    batch_size: PositiveInt
+    """Sequences (examples) per optimizer step; split into microbatches automatically, with the same result."""
+    steps: PositiveInt
+    """Optimizer steps of this phase."""
+    max_predictions: PositiveInt | None = None
+    """Most tokens predicted in one example; default mask_rate x sequence_length, rounded up."""
+    learning_rate: Schedule | None = None
+    """Schedule on the steps of this phase; without it `training.learning_rate` goes on, on the run's steps."""
+    packing: bool = False
+    """Lay several short examples in one row, isolated from each other; the numbers do not change, only the speed."""
+    buckets: list[PositiveInt] | None = None
+    """Row lengths to pad to; default: to the longest row of the microbatch. The numbers do not change."""
+
+    @model_validator(mode="after")
+    def _buckets_fit(self) -> "PhaseParams":
+        if self.buckets is not None and (sorted(set(self.buckets)) != self.buckets or self.buckets[-1] > self.sequence_length):
+            raise ValueError(
+                f"buckets = {self.buckets} must rise and end at or below sequence_length = {self.sequence_length}"
+            )
+        return self
+
+
+class TrainingParams(_Section):
+    phases: Annotated[list[PhaseParams], Field(min_length=1)]
+    learning_rate: Schedule | None = None
+    """Schedule on the steps of the whole run, for phases that have none of their own."""
+    schedule_clock: Literal["in_sequence", "global_step"] = "in_sequence"
+    """A list of schedules: each piece counts from its own start (in_sequence) or from the schedule's (global_step)."""
+    optimizer: OptimizerParams = OptimizerParams()
+    microbatch_tokens: PositiveInt | None = None
+    """Most token slots (padding included) that go through the model at once; default: chosen from the device."""
+    input_workers: NonNegativeInt = 1
+    """Processes that make batches ahead of training; 0 = made by the training process itself."""
+    checkpoint_every: PositiveInt = 1000
+    """Optimizer steps between checkpoints; one is also written at the end of a phase and on SIGTERM or Ctrl-C."""
+    keep: PositiveInt = 3
+    """Newest checkpoints that stay."""
+    log_every: PositiveInt = 10
+    """Optimizer steps between records in metrics.jsonl and TensorBoard."""
+
+    @model_validator(mode="after")
+    def _every_phase_has_a_learning_rate(self) -> "TrainingParams":
+        for i, phase in enumerate(self.phases):
+            if phase.learning_rate is None and self.learning_rate is None:
+                raise ValueError(f"phases.{i} has no learning_rate, and training.learning_rate is not given either")
+        return self
+
+
+class EvaluationParams(_Section):
+    every: PositiveInt | None = None
+    """Optimizer steps between evaluations during training; default: at the end of each phase only."""
+    examples: PositiveInt | None = None
+    """How many held-out examples; default all of them."""
+    sequence_length: Annotated[int, Field(ge=8)] | None = None
+    """Default: that of the phase being trained, the last phase's for `headrace evaluate`."""
+    mask_seed: int = 12345
+    """Fixes examples and masks of the evaluation, so that figures of different checkpoints compare."""
+    fill: list[str] = []
+    """Sentences with one [MASK] each for which the report shows what the model fills in."""
+
+
+class DeviceParams(_Section):
+    kind: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Arithmetic of the forward and backward pass; auto = bf16 on a GPU that has it, else fp32. Weights and optimizer
+    state are fp32."""
+    threads: PositiveInt | None = None
+    """CPU threads; default: torch's own choice."""
+
+
+class Params(_Section):
+    run: RunParams
+    text: TextParams
+    model: ModelParams = ModelParams()
+    task: TaskParams = TaskParams()
+    training: TrainingParams
+    evaluation: EvaluationParams = EvaluationParams()
+    device: DeviceParams = DeviceParams()
+
+    @model_validator(mode="after")
+    def _lengths_fit_the_model(self) -> "Params":
+        positions = self.model.max_position_embeddings
+        lengths = {f"training.phases.{i}.sequence_length": p.sequence_length for i, p in enumerate(self.training.phases)}
+        if self.evaluation.sequence_length is not None:
+            lengths["evaluation.sequence_length"] = self.evaluation.sequence_length
+        for path, length in lengths.items():
+            if length > positions:
+                raise ValueError(
+                    f"{path} = {length} is over model.max_position_embeddings = {positions}; "
+                    f"lower the one or raise the other"
+                )
+        return self
+
+    @property
+    def total_steps(self) -> int:
+        return sum(phase.steps for phase in self.training.phases)
+
+
+def load_params(path: Path, overrides: Sequence[str] = ()) -> Params:
+    """Read a YAML file, apply `section.key=value` overrides (values are YAML) and check everything.
+
+    Raises UserError: unreadable file, invalid YAML (with file:line), unknown key, value not allowed.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
+    tree = _parse_yaml(text, str(path))
+    if not isinstance(tree, dict):
+        raise UserError(f"{path}: should hold sections (run, text, model, task, training, evaluation, device)")
+    for override in overrides:
+        _apply_override(tree, override)
+    return validate_params(tree)
+
+
+def validate_params(tree: dict[str, Any]) -> Params:
+    """Params from plain data; raises UserError with one line for each thing that is wrong."""
+    try:
+        return Params.model_validate(tree)
+    except ValidationError as error:
+        raise UserError("\n".join(dict.fromkeys(_explain(problem) for problem in error.errors()))) from None
+
+
+def dump_params(params: Params) -> str:
+    """The resolved params as YAML that `load_params` reads back to the same Params."""
+    return yaml.safe_dump(params.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """SafeLoader that refuses a key given twice, where plain YAML keeps the last one without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            if key_node.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key_node.value!r} is given twice", key_node.start_mark)
+            seen.add(key_node.value)
+        return super().construct_mapping(node, deep)
+
+
+def _parse_yaml(text: str, source: str) -> Any:
+    try:
+        return yaml.load(text, _UniqueKeyLoader)  # noqa: S506 - a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UserError(f"{source}{line}: not valid YAML: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{source}: not valid YAML: {error}") from None
+
+
+def _apply_override(tree: dict[str, Any], override: str) -> None:
+    path, equals, value = override.partition("=")
+    keys = path.split(".")
+    if not equals or not all(keys):
+        raise UserError(f"override {override!r} should look like section.key=value, e.g. training.phases.0.steps=100")
+    node: Any = tree
+    for depth, key in enumerate(keys):
+        last = depth == len(keys) - 1
+        if isinstance(node, list):
+            if not key.isdigit() or int(key) >= len(node):
+                raise UserError(f"override {override!r}: {'.'.join(keys[:depth])} has entries 0 to {len(node) - 1}, not {key!r}")
+            index: Any = int(key)
+        elif isinstance(node, dict):
+            index = key
+            if not last and not isinstance(node.get(key), dict | list):
+                node[key] = {}
+        else:
+            raise UserError(f"override {override!r}: {'.'.join(keys[:depth])} holds a value, not a section")
+        if last:
+            node[index] = _parse_yaml(value, f"override {override!r}")
+        else:
+            node = node[index]
+
+
+def _explain(problem: Any) -> str:
+    loc: tuple[int | str, ...] = problem["loc"]
+    # A union's loc carries the name of the variant, which is no YAML key; tags are dropped by walking the models.
+    path = ".".join(str(part) for part in loc if not _is_union_tag(part)) or "params"
+    value, kind = problem["input"], problem["type"]
+    if kind == "extra_forbidden":
+        valid = sorted(_keys_beside(loc))
+        near = difflib.get_close_matches(str(loc[-1]), valid, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return f"{path}: unknown key{hint} (valid keys: {', '.join(valid)})"
+    if kind == "missing":
+        return f"{path}: is required and not given"
+    message = problem["msg"].removeprefix("Value error, ")
+    if kind == "value_error" and isinstance(value, dict | BaseModel):
+        return message if "." in message.split(" ")[0] else f"{path}: {message}"
+    return f"{path} = {value!r}: {message[:1].lower()}{message[1:]}"
+
+
+_UNION_TAGS = {"constant", "linear", "polynomial", "cosine", "exponential", "piecewise"}
+
+
+def _is_union_tag(part: int | str) -> bool:
+    return isinstance(part, str) and (part in _UNION_TAGS or "[" in part or part in ("float", "int"))
+
+
+def _keys_beside(loc: tuple[int | str, ...]) -> set[str]:
+    """The keys the innermost model on the way to loc knows."""
+    models: list[type[BaseModel]] = [Params]
+    for part in loc[:-1]:
+        if not isinstance(part, str):
+            continue
+        following = [m for model in models if part in model.model_fields for m in _models_in(model.model_fields[part].annotation)]
+        if part in _UNION_TAGS:
+            following = [m for m in models if _tag_of(m) == part]
+        models = following or models
+    return {name for model in models for name in model.model_fields}
+
+
+def _tag_of(model: type[BaseModel]) -> str | None:
+    field = model.model_fields.get("kind")
+    return get_args(field.annotation)[0] if field is not None and get_args(field.annotation) else None
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models_in(argument)

@@ -1,0 +1,3 @@
+"""stub replaced below"""
+def write_report(params, run, report):
+    run.report.write_text("")

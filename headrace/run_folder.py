@@ -1,0 +1,68 @@
+"""A run folder tells the whole story of a run: where each part of it lies."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import UserError
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    root: Path
+
+    @property
+    def params(self) -> Path:
+        """The resolved params of the last command."""
+        return self.root / "params.yaml"
+
+    @property
+    def tokenizer(self) -> Path:
+        return self.root / "tokenizer"
+
+    @property
+    def tokens(self) -> Path:
+        return self.root / "tokens"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object a recorded optimizer step."""
+        return self.root / "metrics.jsonl"
+
+    @property
+    def evaluations(self) -> Path:
+        """One JSON object an evaluation."""
+        return self.root / "evaluations.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.root / "tensorboard"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        """A link to the newest checkpoint, which is a Hugging Face model folder."""
+        return self.root / "model"
+
+    @property
+    def samples(self) -> Path:
+        """What the model fills into blanks."""
+        return self.root / "samples.json"
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report.html"
+
+    def create(self) -> None:
+        """Make the folder and prove that it can be written to; raises UserError."""
+        probe = self.root / ".writable"
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            probe.write_bytes(b"")
+            probe.unlink()
+        except OSError as error:
+            raise UserError(
+                f"run.folder = {str(self.root)!r}: cannot be written to ({error.strerror}); choose another folder"
+            ) from None

@@ -1,0 +1,134 @@
+"""Masked-language-model pretraining, with next-sentence prediction when examples are pairs (Devlin et al. 2018).
+
+Shapes: R rows, T slots a row, M predicted tokens, E examples, H hidden size, V vocabulary.
+Logits exist only for predicted positions: hidden states are gathered before the head, (M, V) instead of (R, T, V).
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import BertForPreTraining
+
+from headrace.params import Params, PhaseParams
+from headrace.text.batches import BatchRule, Microbatch
+from headrace.text.examples import ExampleRule
+from headrace.text.masking import MaskRule
+from headrace.text.vocabulary import Vocabulary
+
+_CUDA_VOCABULARY_MULTIPLE = 64
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Totals over one microbatch, so that any split of a batch adds up to the same figures. Tensors ()."""
+
+    masked_nll: Tensor
+    pair_nll: Tensor
+    num_targets: int
+    num_pairs: int
+
+
+@dataclass(frozen=True)
+class Outputs:
+    masked_logits: Tensor  # (M, V) fp32
+    pair_logits: Tensor | None  # (E, 2) fp32
+    target_ids: Tensor  # (M,)
+    pair_labels: Tensor  # (E,) or (0,)
+
+
+def example_rule(params: Params, sequence_length: int, phase: str, seed: int) -> ExampleRule:
+    """How the task cuts text into examples."""
+    return ExampleRule(params.task.examples, sequence_length, params.task.short_example_rate, seed, phase)
+
+
+def batch_rule(
+    params: Params, vocabulary: Vocabulary, sequence_length: int, microbatch_tokens: int, phase: PhaseParams | None = None
+) -> BatchRule:
+    """How the task masks examples and lays them out; phase None = as evaluation does."""
+    most = phase.max_predictions if phase is not None else None
+    mask = MaskRule(
+        params.task.mask_rate,
+        most or math.ceil(params.task.mask_rate * sequence_length),
+        params.task.whole_words,
+        vocabulary.mask_id,
+        vocabulary.unk_id,
+        vocabulary.normal_ids,
+    )
+    return BatchRule(
+        sequence_length,
+        vocabulary.cls_id,
+        vocabulary.sep_id,
+        vocabulary.pad_id,
+        mask,
+        microbatch_tokens,
+        packing=phase is not None and phase.packing,
+        buckets=tuple(phase.buckets) if phase is not None and phase.buckets else None,
+    )
+
+
+def freeze_unused(model: BertForPreTraining, pairs: bool) -> None:
+    """Without pairs the pooler and the next-sentence head get no gradient, so they keep their initial weights."""
+    for module in (model.bert.pooler, model.cls.seq_relationship):
+        module.requires_grad_(pairs)
+
+
+def forward(model: BertForPreTraining, microbatch: Microbatch, device: torch.device) -> Outputs:
+    """Run the model on one microbatch; logits of predicted positions and of pairs only."""
+    input_ids, types, positions, targets, target_ids, firsts, labels = (
+        torch.from_numpy(array).to(device, non_blocking=True)
+        for array in (
+            microbatch.input_ids,
+            microbatch.token_type_ids,
+            microbatch.position_ids,
+            microbatch.target_positions,
+            microbatch.target_ids,
+            microbatch.first_positions,
+            microbatch.pair_labels,
+        )
+    )
+    hidden = model.bert(
+        input_ids=input_ids,
+        attention_mask=attention_mask(torch.from_numpy(microbatch.example_ids).to(device), microbatch.packed),
+        token_type_ids=types,
+        position_ids=positions,
+    ).last_hidden_state.flatten(0, 1)  # (R * T, H)
+    masked_logits = _vocabulary_logits(model, model.cls.predictions.transform(hidden.index_select(0, targets)))
+    pair_logits = None
+    if len(labels):
+        pooled = model.bert.pooler(hidden.index_select(0, firsts).unsqueeze(1))  # the pooler takes slot 0 of each row
+        pair_logits = model.cls.seq_relationship(pooled).float()
+    return Outputs(masked_logits.float(), pair_logits, target_ids, labels)
+
+
+def attention_mask(example_ids: Tensor, packed: bool) -> Tensor | None:
+    """None without padding; (R, T) for padded rows; (R, 1, T, T) block-diagonal when rows hold several examples."""
+    if packed:
+        return example_ids[:, None, :, None] == example_ids[:, None, None, :]
+    return None if bool((example_ids > 0).all()) else (example_ids > 0)
+
+
+def _vocabulary_logits(model: BertForPreTraining, hidden: Tensor) -> Tensor:
+    """(M, H) -> (M, V). On CUDA the weight is padded for this product only, because odd sizes miss the fast kernels."""
+    decoder = model.cls.predictions.decoder
+    missing = -decoder.out_features % _CUDA_VOCABULARY_MULTIPLE
+    if hidden.device.type != "cuda" or not missing:
+        return decoder(hidden)
+    weight, bias = F.pad(decoder.weight, (0, 0, 0, missing)), F.pad(decoder.bias, (0, missing))
+    return F.linear(hidden, weight, bias)[:, : decoder.out_features]
+
+
+def sums(outputs: Outputs) -> Sums:
+    """Summed negative log-likelihoods, in nats."""
+    masked_nll = F.cross_entropy(outputs.masked_logits, outputs.target_ids, reduction="sum")
+    pair_nll = masked_nll.new_zeros(())
+    if outputs.pair_logits is not None:
+        pair_nll = F.cross_entropy(outputs.pair_logits, outputs.pair_labels, reduction="sum")
+    return Sums(masked_nll, pair_nll, len(outputs.target_ids), len(outputs.pair_labels))
+
+
+def loss(total: Sums, num_targets: int, num_pairs: int) -> Tensor:
+    """This microbatch's share of the batch's loss: mean over predicted tokens plus mean over pairs of the whole batch."""
+    return total.masked_nll / max(num_targets, 1) + total.pair_nll / max(num_pairs, 1)

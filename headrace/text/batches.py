@@ -1,0 +1,236 @@
+"""From example spans to the arrays a training step reads.
+
+    spans of one optimizer batch -> tokens, masks -> rows (one example each, or several when packing) -> microbatches
+
+The batch is what decides the numbers; rows, microbatches and padding only decide the speed.
+"""
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.text.examples import NO_LABEL
+from headrace.text.masking import MaskRule, mask
+from headrace.text.tokens import Shard
+
+# What one more microbatch costs, in token slots: lets the split weigh padding against the fixed cost of a pass.
+MICROBATCH_COST_TOKENS = 128
+
+
+@dataclass(frozen=True)
+class Microbatch:
+    """R rows of T token slots. Flat positions count through the rows: row * T + column."""
+
+    input_ids: np.ndarray  # (R, T) int64, masked
+    token_type_ids: np.ndarray  # (R, T) int64: 0 for A, 1 for B
+    position_ids: np.ndarray  # (R, T) int64, restarting in each example
+    example_ids: np.ndarray  # (R, T) int32: which example of the row a slot belongs to, from 1; 0 = padding
+    target_positions: np.ndarray  # (M,) int64 flat
+    target_ids: np.ndarray  # (M,) int64
+    first_positions: np.ndarray  # (E,) int64 flat positions of each example's [CLS]
+    pair_labels: np.ndarray  # (E,) int64 next-sentence labels, or (0,) when examples are no pairs
+    packed: bool  # a row may hold several examples
+
+    @property
+    def num_examples(self) -> int:
+        return len(self.first_positions)
+
+    @property
+    def num_tokens(self) -> int:
+        return int(np.count_nonzero(self.example_ids))
+
+    @property
+    def num_slots(self) -> int:
+        return self.input_ids.size
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The examples of one optimizer step, split into microbatches."""
+
+    microbatches: list[Microbatch]
+    num_examples: int
+    num_targets: int
+    num_pairs: int
+    sum_squared_lengths: int  # over examples: what attention costs
+    digest: int  # CRC-32 of inputs and targets: equal digests = equal batches
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(m.num_tokens for m in self.microbatches)
+
+    @property
+    def num_slots(self) -> int:
+        return sum(m.num_slots for m in self.microbatches)
+
+
+@dataclass(frozen=True)
+class BatchRule:
+    """How spans become arrays."""
+
+    sequence_length: int
+    cls_id: int
+    sep_id: int
+    pad_id: int
+    mask: MaskRule
+    microbatch_tokens: int
+    packing: bool
+    buckets: tuple[int, ...] | None
+
+
+def make_batch(shards: Sequence[Shard], spans: Sequence[np.ndarray], keys: Sequence[int], rule: BatchRule) -> Batch:
+    """Build one optimizer batch. spans: E times (7,), see examples.Plan; keys: E example keys."""
+    cls, sep = np.array([rule.cls_id]), np.array([rule.sep_id])
+    pieces: list[np.ndarray] = []
+    lengths = np.empty(len(spans), np.int64)
+    length_a = np.empty(len(spans), np.int64)  # [CLS] A [SEP]
+    for e, (shard_a, start_a, stop_a, shard_b, start_b, stop_b, label) in enumerate(map(np.ndarray.tolist, spans)):
+        pieces += (cls, shards[shard_a].tokens[start_a:stop_a], sep)
+        lengths[e] = length_a[e] = stop_a - start_a + 2
+        if label != NO_LABEL:
+            pieces += (shards[shard_b].tokens[start_b:stop_b], sep)
+            lengths[e] += stop_b - start_b + 1
+    ids = np.concatenate(pieces).astype(np.int64)  # (N,)
+    example = np.repeat(np.arange(len(spans)), lengths)
+    first = np.cumsum(lengths) - lengths
+    place = np.arange(len(ids)) - first[example]
+    is_b = place >= length_a[example]
+    special = (place == 0) | (place == length_a[example] - 1) | (place == lengths[example] - 1)
+    starts_word = _word_starts(shards, spans, len(ids)) if rule.mask.whole_words else special
+    masked = mask(ids, example, ~special, starts_word, np.array(keys, np.uint64), rule.mask)
+
+    flat = _Flat(masked.input_ids, is_b, place, lengths, first, masked.positions, masked.target_ids)
+    labels = np.array([span[6] for span in spans], np.int64)
+    rows = _pack(lengths, rule.sequence_length) if rule.packing else [[int(e)] for e in np.argsort(lengths, kind="stable")]
+    rows.sort(key=lambda row: sum(lengths[row]))
+    row_lengths = np.array([lengths[row].sum() for row in rows])
+    microbatches = [
+        _microbatch(flat, labels, rows[start:stop], _padded(int(row_lengths[stop - 1]), rule), rule)
+        for start, stop in split_rows(row_lengths, rule)
+    ]
+    return Batch(
+        microbatches,
+        num_examples=len(spans),
+        num_targets=len(masked.positions),
+        num_pairs=int((labels != NO_LABEL).sum()),
+        sum_squared_lengths=int((lengths**2).sum()),
+        digest=zlib.crc32(masked.target_ids.tobytes(), zlib.crc32(masked.input_ids.tobytes())),
+    )
+
+
+def split_rows(row_lengths: np.ndarray, rule: BatchRule) -> list[tuple[int, int]]:
+    """Cut rows sorted by length into microbatches: [start, stop) each.
+
+    Least total of padded slots plus a fixed cost a microbatch, none above rule.microbatch_tokens (one row may be),
+    found exactly by dynamic programming over the number of rows.
+    """
+    n = len(row_lengths)
+    best = np.zeros(n + 1)  # best[k]: cost of the first k rows
+    cut = np.zeros(n + 1, np.int64)
+    for stop in range(1, n + 1):
+        padded = _padded(int(row_lengths[stop - 1]), rule)
+        most_rows = max(1, rule.microbatch_tokens // padded)
+        starts = np.arange(max(0, stop - most_rows), stop)
+        cost = best[starts] + (stop - starts) * padded + MICROBATCH_COST_TOKENS
+        choice = int(np.argmin(cost))
+        best[stop], cut[stop] = cost[choice], starts[choice]
+    bounds = []
+    stop = n
+    while stop:
+        bounds.append((int(cut[stop]), stop))
+        stop = int(cut[stop])
+    return bounds[::-1]
+
+
+@dataclass(frozen=True)
+class _Flat:
+    """All examples of a batch end to end; N tokens, E examples, M targets."""
+
+    ids: np.ndarray  # (N,)
+    is_b: np.ndarray  # (N,)
+    place: np.ndarray  # (N,) position inside the example
+    lengths: np.ndarray  # (E,)
+    first: np.ndarray  # (E,)
+    target_positions: np.ndarray  # (M,)
+    target_ids: np.ndarray  # (M,)
+
+
+def _microbatch(flat: _Flat, labels: np.ndarray, rows: list[list[int]], length: int, rule: BatchRule) -> Microbatch:
+    examples = np.array([e for row in rows for e in row])
+    row_of = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+    number = np.concatenate([np.arange(1, len(row) + 1) for row in rows])
+    lengths = flat.lengths[examples]
+    before_row = np.zeros(len(rows), np.int64)
+    before_row[1:] = np.cumsum(np.bincount(row_of, weights=lengths, minlength=len(rows)).astype(np.int64))[:-1]
+    column = np.cumsum(lengths) - lengths - before_row[row_of]  # where in its row each example begins
+    first_slot = row_of * length + column  # (E,)
+
+    within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    source = np.repeat(flat.first[examples], lengths) + within  # flat token -> ...
+    slot = np.repeat(first_slot, lengths) + within  # ... row slot
+    shape = (len(rows), length)
+
+    def laid(values: np.ndarray, fill: int, dtype: type) -> np.ndarray:
+        out = np.full(len(rows) * length, fill, dtype)
+        out[slot] = values
+        return out.reshape(shape)
+
+    first_target = np.searchsorted(flat.target_positions, flat.first[examples])
+    last_target = np.searchsorted(flat.target_positions, flat.first[examples] + lengths)
+    targets = np.concatenate([np.arange(a, b) for a, b in zip(first_target, last_target, strict=True)])
+    shift = np.repeat(first_slot - flat.first[examples], last_target - first_target)
+    pair_labels = labels[examples]
+    return Microbatch(
+        input_ids=laid(flat.ids[source], rule.pad_id, np.int64),
+        token_type_ids=laid(flat.is_b[source], 0, np.int64),
+        position_ids=laid(flat.place[source], 0, np.int64),
+        example_ids=laid(np.repeat(number, lengths), 0, np.int32),
+        target_positions=flat.target_positions[targets] + shift,
+        target_ids=flat.target_ids[targets],
+        first_positions=first_slot,
+        pair_labels=pair_labels[pair_labels != NO_LABEL],
+        packed=rule.packing,
+    )
+
+
+def _padded(longest: int, rule: BatchRule) -> int:
+    if not rule.buckets:
+        return longest
+    return next((bucket for bucket in rule.buckets if bucket >= longest), rule.sequence_length)
+
+
+def _pack(lengths: np.ndarray, room: int) -> list[list[int]]:
+    """Best-fit decreasing: each example, longest first, goes where the least room is left over."""
+    open_rows: list[list[list[int]]] = [[] for _ in range(room + 1)]  # by room left
+    for e in np.argsort(-lengths, kind="stable").tolist():
+        length = int(lengths[e])
+        left = next((left for left in range(length, room) if open_rows[left]), room)
+        row = open_rows[left].pop() if left < room else []
+        row.append(e)
+        open_rows[left - length].append(row)
+    return [row for rows in open_rows for row in rows]
+
+
+def _word_starts(shards: Sequence[Shard], spans: Sequence[np.ndarray], num_tokens: int) -> np.ndarray:
+    """Whether each token of the batch starts a word, (N,); special tokens do."""
+    out = np.ones(num_tokens, bool)
+    at = 0
+    for shard_a, start_a, stop_a, shard_b, start_b, stop_b, label in map(np.ndarray.tolist, spans):
+        at += 1
+        out[at : at + stop_a - start_a] = shards[shard_a].starts_word(start_a, stop_a)
+        at += stop_a - start_a + 1
+        if label != NO_LABEL:
+            out[at : at + stop_b - start_b] = shards[shard_b].starts_word(start_b, stop_b)
+            at += stop_b - start_b + 1
+    return out
+
+
+def example_rows(batch: Batch) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(token ids as the model sees them, token types) of each example, for display and tests."""
+    for microbatch in batch.microbatches:
+        for row in range(len(microbatch.input_ids)):
+            for number in range(1, int(microbatch.example_ids[row].max()) + 1):
+                slots = microbatch.example_ids[row] == number
+                yield microbatch.input_ids[row][slots], microbatch.token_type_ids[row][slots]

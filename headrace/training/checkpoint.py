@@ -1,0 +1,148 @@
+"""Checkpoints: Hugging Face model folders that training can also go on from.
+
+    checkpoints/step-00001000/
+        config.json, model-*.safetensors, model.safetensors.index.json, tokenizer files    any transformers program
+        optimizer/*.safetensors                                                          the moments
+        headrace.json                 step, data position, loss scale; size and SHA-256 of every file
+
+Written aside and renamed: a folder with the final name is complete. All randomness is a function of (seed, step), so
+there is no generator state to keep.
+"""
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import PretrainedConfig
+
+from headrace.errors import UserError
+from headrace.optim import LossScale
+from headrace.run_folder import RunFolder
+from headrace.store.device import DeviceStore
+from headrace.text.examples import Cursor
+from headrace.text.tokens import sha256_of
+
+MANIFEST = "headrace.json"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """Everything besides weights and moments that decides how training goes on."""
+
+    step: int = 0  # optimizer steps done
+    updates: int = 0  # of these, steps that updated weights; fewer only under fp16 loss scaling
+    phase: int = 0
+    phase_step: int = 0
+    cursor: Cursor = Cursor()  # next example of the phase
+    loss_scale: LossScale = LossScale.static(1.0)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "updates": self.updates,
+            "phase": self.phase,
+            "phase_step": self.phase_step,
+            "cursor": self.cursor.state(),
+            "loss_scale": self.loss_scale.state(),
+        }
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> "TrainingState":
+        rest = {key: state[key] for key in ("step", "updates", "phase", "phase_step")}
+        return cls(
+            **rest, cursor=Cursor.from_state(state["cursor"]), loss_scale=LossScale.from_state(state["loss_scale"])
+        )
+
+
+def write_checkpoint(
+    run: RunFolder,
+    store: DeviceStore,
+    config: PretrainedConfig,
+    state: TrainingState,
+    decides: dict[str, Any],
+    keep: int,
+) -> Path:
+    """Write checkpoints/step-N, point `model` at it and delete all but the `keep` newest.
+
+    decides: the params that the numbers depend on; resuming compares them. Raises UserError when the disk refuses.
+    """
+    final = run.checkpoints / f"step-{state.step:08d}"
+    aside = run.checkpoints / f".step-{state.step:08d}.tmp"
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        config.save_pretrained(aside)
+        shutil.copytree(run.tokenizer, aside, dirs_exist_ok=True)
+        store.write_weights(aside)
+        store.write_optimizer(aside / "optimizer")
+        files = {p.relative_to(aside).as_posix(): _stamp(p) for p in sorted(aside.rglob("*")) if p.is_file()}
+        manifest = {"version": VERSION, "state": state.state(), "params": decides, "files": files}
+        (aside / MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
+        for path in aside.rglob("*"):
+            _flush(path)
+        shutil.rmtree(final, ignore_errors=True)
+        aside.rename(final)
+        _flush(run.checkpoints)
+        _point(run.model, final)
+    except OSError as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise UserError(
+            f"{final}: cannot be written ({error.strerror}); earlier checkpoints are untouched. Free space, then run "
+            f"again: it goes on from the last one"
+        ) from None
+    except Exception as error:  # safetensors reports a full disk as an error of its own
+        shutil.rmtree(aside, ignore_errors=True)
+        if type(error).__module__.startswith("safetensors"):
+            raise UserError(f"{final}: cannot be written ({error}); earlier checkpoints are untouched") from None
+        raise
+    for old in list_checkpoints(run)[:-keep]:
+        shutil.rmtree(old)
+    return final
+
+
+def list_checkpoints(run: RunFolder) -> list[Path]:
+    """Complete checkpoints, oldest first."""
+    return sorted(path for path in run.checkpoints.glob("step-*") if (path / MANIFEST).is_file())
+
+
+def read_manifest(checkpoint: Path) -> dict[str, Any]:
+    """The manifest, after comparing every file with it; raises UserError naming what is missing or damaged."""
+    manifest = json.loads((checkpoint / MANIFEST).read_text("utf-8"))
+    remedy = f"delete {checkpoint} to go on from the checkpoint before it"
+    for name, (size_bytes, sha256) in manifest["files"].items():
+        path = checkpoint / name
+        if not path.is_file() or path.stat().st_size != size_bytes:
+            found = f"{path.stat().st_size:,} bytes" if path.is_file() else "no such file"
+            raise UserError(f"{path}: damaged: {found}, {size_bytes:,} bytes expected; {remedy}")
+        if sha256_of(path) != sha256:
+            raise UserError(f"{path}: damaged: its checksum is not the one written in {MANIFEST}; {remedy}")
+    return manifest
+
+
+def remove_unfinished(run: RunFolder) -> None:
+    """Delete what a killed run left half-written."""
+    for aside in run.checkpoints.glob(".step-*.tmp"):
+        shutil.rmtree(aside)
+
+
+def _stamp(path: Path) -> tuple[int, str]:
+    return path.stat().st_size, sha256_of(path)
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _point(link: Path, target: Path) -> None:
+    aside = link.with_name(link.name + ".tmp")
+    aside.unlink(missing_ok=True)
+    aside.symlink_to(target.relative_to(link.parent))
+    aside.replace(link)

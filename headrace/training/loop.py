@@ -1,0 +1,298 @@
+"""The training loop: phases of optimizer steps, with records, evaluations and checkpoints between them."""
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headrace.errors import UserError
+from headrace.evaluation.evaluate import describe, evaluate
+from headrace.optim import learning_rate
+from headrace.params import Params
+from headrace.planning.device import Precision, choose_precision, microbatch_tokens
+from headrace.planning.flops import bert_training_flops
+from headrace.planning.probe import measured_gemm_flops
+from headrace.progress import Meter, progress, say
+from headrace.run_folder import RunFolder
+from headrace.tasks import masked_lm
+from headrace.text.batches import Batch
+from headrace.text.examples import Cursor, check_enough_documents
+from headrace.text.tokens import TokenFolder
+from headrace.text.vocabulary import Vocabulary
+from headrace.training.checkpoint import (
+    TrainingState,
+    list_checkpoints,
+    read_manifest,
+    remove_unfinished,
+    write_checkpoint,
+)
+from headrace.training.input import TrainingInput
+from headrace.training.records import Records, read_records, write_projector
+from headrace.training.setup import Trainable, build_trainable, initial_loss_scale, update_rule
+from headrace.training.step import NonFiniteError, StepResult, train_step
+
+PROJECTOR_TOKENS = 10_000
+
+
+class Stopped(Exception):
+    """A signal asked the run to stop; a checkpoint of the finished step is written."""
+
+
+def train(params: Params, run: RunFolder, tokens: TokenFolder, vocabulary: Vocabulary) -> None:
+    """Train from the newest checkpoint, or from the start, to the last step of the last phase.
+
+    Raises Stopped after SIGTERM or Ctrl-C (with a checkpoint), NonFiniteError before a bad update, UserError.
+    """
+    check_enough_documents(tokens.shards("train"), params.task.examples)
+    precision = choose_precision(params)
+    trainable = build_trainable(params, vocabulary, precision)
+    remove_unfinished(run)
+    state = _resume(params, run, trainable.store) or TrainingState(loss_scale=initial_loss_scale(precision))
+    peak = measured_gemm_flops(precision.device.type, precision.compute_dtype)
+    say(
+        f"Training {trainable.store.num_parameters:,} parameters on {precision.device.type} in "
+        f"{str(precision.compute_dtype).removeprefix('torch.')} ({peak / 1e9:,.0f} GFLOP/s measured matrix product), from "
+        f"step {state.step} to {params.total_steps}"
+    )
+    loop = _Loop(params, run, tokens, vocabulary, precision, trainable, state, Records(run, state.step))
+    try:
+        with stop_on_signals() as stop_asked:
+            loop.run(stop_asked)
+    finally:
+        loop.records.close()
+
+
+def _resume(params: Params, run: RunFolder, store: Any) -> TrainingState | None:
+    """Fill the store from the newest checkpoint; None when there is none."""
+    checkpoints = list_checkpoints(run)
+    if not checkpoints:
+        return None
+    manifest = read_manifest(checkpoints[-1])
+    state = TrainingState.from_state(manifest["state"])
+    _compare(manifest["params"], decisive_params(params), str(checkpoints[-1]), state)
+    store.read_weights(checkpoints[-1])
+    store.read_optimizer(checkpoints[-1] / "optimizer")
+    say(f"Going on from {checkpoints[-1]}")
+    return state
+
+
+def decisive_params(params: Params) -> dict[str, Any]:
+    """The params that the numbers of a run depend on."""
+    tree = params.model_dump(mode="json")
+    return {
+        "run": {"seed": tree["run"]["seed"]},
+        **{section: tree[section] for section in ("model", "task")},
+        "training": {key: tree["training"][key] for key in ("phases", "learning_rate", "schedule_clock", "optimizer")},
+    }
+
+
+def _compare(before: dict[str, Any], now: dict[str, Any], checkpoint: str, state: TrainingState) -> None:
+    """Refuse changes that would rewrite the past; steps and phases that are still ahead may change."""
+    before, now = json.loads(json.dumps(before)), json.loads(json.dumps(now))
+    phases_before, phases_now = before["training"].pop("phases"), now["training"].pop("phases")
+    changed = [f"{path} was {a!r}, now {b!r}" for path, a, b in _differences(before, now)]
+    for i in range(min(state.phase + 1, len(phases_before))):
+        if i >= len(phases_now):
+            changed.append(f"training.phases.{i} is gone")
+            continue
+        for path, a, b in _differences(phases_before[i], phases_now[i], f"training.phases.{i}"):
+            if i == state.phase and path.endswith(".steps") and b is not None and b >= state.phase_step:
+                continue
+            changed.append(f"{path} was {a!r}, now {b!r}")
+    if changed:
+        raise UserError(
+            f"{checkpoint} was trained with other params: {'; '.join(changed)}. Undo the change, or choose another "
+            f"run.folder"
+        )
+
+
+def _differences(a: Any, b: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in a.keys() | b.keys():
+            yield from _differences(a.get(key), b.get(key), f"{path}.{key}" if path else key)
+    elif a != b:
+        yield path, a, b
+
+
+@dataclass
+class _Loop:
+    """What the loop carries from step to step."""
+
+    params: Params
+    run_folder: RunFolder
+    tokens: TokenFolder
+    vocabulary: Vocabulary
+    precision: Precision
+    trainable: Trainable
+    state: TrainingState
+    records: Records
+
+    def run(self, stop_asked: Callable[[], bool]) -> None:
+        phases = self.params.training.phases
+        with progress("Training", self.params.total_steps, "steps", done=self.state.step) as meter:
+            while True:
+                self._run_phase(stop_asked, meter)
+                if not self._evaluated():
+                    self.evaluate()
+                if self.state.phase + 1 == len(phases):
+                    return
+                self.state = replace(self.state, phase=self.state.phase + 1, phase_step=0, cursor=Cursor())
+
+    def _run_phase(self, stop_asked: Callable[[], bool], meter: Meter) -> None:
+        training, number = self.params.training, self.state.phase
+        phase = training.phases[number]
+        config = self.trainable.config
+        tokens_at_once = microbatch_tokens(self.params, config, self.precision)
+        batches = TrainingInput(
+            self.tokens,
+            masked_lm.example_rule(self.params, phase.sequence_length, f"phase-{number}", self.params.run.seed),
+            masked_lm.batch_rule(self.params, self.vocabulary, phase.sequence_length, tokens_at_once, phase),
+            batch_size=phase.batch_size,
+            cursor=self.state.cursor,
+            num_batches=phase.steps - self.state.phase_step,
+            num_workers=training.input_workers,
+        )
+        rule = update_rule(self.params)
+        since = _Interval()
+        self.trainable.model.train()
+        for batch, cursor in batches:
+            state = self.state
+            schedule, at = phase.learning_rate, state.phase_step
+            if schedule is None:
+                schedule, at = training.learning_rate, state.step
+            assert schedule is not None
+            lr = learning_rate(schedule, at, training.schedule_clock)
+            try:
+                result = train_step(
+                    batch,
+                    self.trainable.model,
+                    self.trainable.store,
+                    rule,
+                    self.trainable.running,
+                    self.precision,
+                    step=state.step,
+                    updates=state.updates,
+                    lr=lr,
+                    max_norm=training.optimizer.max_gradient_norm,
+                    loss_scale=state.loss_scale,
+                )
+            except NonFiniteError:
+                self.records.train({"step": state.step + 1, "phase": number, "loss": None, "batch": f"{batch.digest:08x}"})
+                raise
+            self.state = replace(
+                state,
+                step=state.step + 1,
+                updates=state.updates + result.updated,
+                phase_step=state.phase_step + 1,
+                cursor=cursor,
+                loss_scale=state.loss_scale.after_step(result.updated),
+            )
+            since.add(batch, config)
+            step, done = self.state.step, self.state.phase_step == phase.steps
+            if step % training.log_every == 0 or done:
+                self._record(batch, result, lr, since, batches.waited_s)
+                since, batches.waited_s = _Interval(), 0.0
+            meter.advance(note=f"loss {result.loss:.3f}")
+            if stop_asked():
+                self.checkpoint()
+                raise Stopped(f"Stopped at step {step}; the same command goes on from there")
+            if not done and self.params.evaluation.every and step % self.params.evaluation.every == 0:
+                self.evaluate()
+                since, batches.waited_s = _Interval(), 0.0
+            if done or step % training.checkpoint_every == 0:
+                self.checkpoint()
+
+    def _record(self, batch: Batch, result: StepResult, lr: float, since: "_Interval", waited_s: float) -> None:
+        elapsed_s = time.perf_counter() - since.started_s
+        peak = measured_gemm_flops(self.precision.device.type, self.precision.compute_dtype)
+        pairs = self.params.task.examples == "sentence_pairs"
+        self.records.train(
+            {
+                "step": self.state.step,
+                "phase": self.state.phase,
+                "loss": result.loss,
+                "masked_lm_loss": result.masked_loss,
+                "next_sentence_loss": result.pair_loss if pairs else None,
+                "learning_rate": lr,
+                "gradient_norm": result.gradient_norm,
+                "loss_scale": self.state.loss_scale.scale if self.state.loss_scale.dynamic else None,
+                "updated": result.updated,
+                "batch": f"{batch.digest:08x}",
+                "examples": batch.num_examples,
+                "microbatches": len(batch.microbatches),
+                "tokens_per_s": since.tokens / elapsed_s,
+                "slots_per_s": since.slots / elapsed_s,
+                "gemm_fraction": since.flops / elapsed_s / peak,
+                "input_wait_fraction": waited_s / elapsed_s,
+                "interval_s": elapsed_s,
+            }
+        )
+
+    def _evaluated(self) -> bool:
+        return any(record["step"] == self.state.step for record in read_records(self.run_folder.evaluations))
+
+    def evaluate(self) -> None:
+        """Evaluate the weights as they are and record it."""
+        state = self.state
+        length = self.params.evaluation.sequence_length or self.params.training.phases[state.phase].sequence_length
+        record = evaluate(
+            self.params, self.trainable.model, self.tokens, self.vocabulary, self.precision, sequence_length=length
+        )
+        self.trainable.model.train()
+        if record:
+            self.records.evaluation({"step": state.step, "phase": state.phase, **record})
+            say(f"step {state.step}: {describe(record)}")
+
+    def checkpoint(self) -> None:
+        write_checkpoint(
+            self.run_folder,
+            self.trainable.store,
+            self.trainable.config,
+            self.state,
+            decisive_params(self.params),
+            self.params.training.keep,
+        )
+        ids = self.tokens.report["commonest_token_ids"][:PROJECTOR_TOKENS]
+        weight = self.trainable.model.get_output_embeddings().weight.detach()
+        write_projector(
+            self.run_folder, weight[ids].cpu().numpy(), [self.vocabulary.token_text(token) for token in ids]
+        )
+
+
+class _Interval:
+    """Work since the last record."""
+
+    def __init__(self) -> None:
+        self.started_s = time.perf_counter()
+        self.tokens = self.slots = 0
+        self.flops = 0.0
+
+    def add(self, batch: Batch, config: Any) -> None:
+        self.tokens += batch.num_tokens
+        self.slots += batch.num_slots
+        self.flops += bert_training_flops(
+            config, batch.num_tokens, batch.sum_squared_lengths, batch.num_targets, batch.num_pairs
+        )
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[Callable[[], bool]]:
+    """Within it, SIGTERM and Ctrl-C only set a flag that the loop reads; a second Ctrl-C interrupts at once."""
+    asked = threading.Event()
+
+    def ask(number: int, _: object) -> None:
+        if asked.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked.set()
+        say(f"{signal.Signals(number).name}: finishing this step, then writing a checkpoint")
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

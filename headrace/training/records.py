@@ -1,0 +1,107 @@
+"""What a run writes down as it goes: metrics.jsonl, TensorBoard scalars and the embedding projector."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch.utils.tensorboard import SummaryWriter
+
+from headrace.run_folder import RunFolder
+
+# record key -> TensorBoard tag
+SCALARS = {
+    "loss": "train/loss",
+    "masked_lm_loss": "train/masked_lm_loss",
+    "next_sentence_loss": "train/next_sentence_loss",
+    "learning_rate": "train/learning_rate",
+    "gradient_norm": "train/gradient_norm",
+    "loss_scale": "train/loss_scale",
+    "tokens_per_s": "speed/tokens_per_s",
+    "slots_per_s": "speed/slots_per_s",
+    "gemm_fraction": "speed/fraction_of_measured_gemm",
+    "input_wait_fraction": "speed/input_wait_fraction",
+}
+
+
+class Records:
+    """Appends to the run's records. Opening at step n first drops what was recorded after it: that part runs again."""
+
+    def __init__(self, run: RunFolder, step: int):
+        keep_until(run.metrics, step)
+        keep_until(run.evaluations, step)
+        self._metrics = run.metrics.open("a", encoding="utf-8")
+        self._evaluations = run.evaluations.open("a", encoding="utf-8")
+        self._board = SummaryWriter(str(run.tensorboard), purge_step=step + 1 if step else None)
+
+    def train(self, record: dict[str, Any]) -> None:
+        _append(self._metrics, record)
+        for name, tag in SCALARS.items():
+            if record.get(name) is not None:
+                self._board.add_scalar(tag, record[name], record["step"])
+
+    def evaluation(self, record: dict[str, Any]) -> None:
+        _append(self._evaluations, record)
+        for name, value in record.items():
+            if name.startswith("eval/") and value is not None:
+                self._board.add_scalar(name, value, record["step"])
+        self._board.flush()
+
+    def close(self) -> None:
+        self._metrics.close()
+        self._evaluations.close()
+        self._board.close()
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """The records of a .jsonl file; a line cut short by a crash is left out."""
+    if not path.is_file():
+        return []
+    records = []
+    for line in path.read_text("utf-8").split("\n"):
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return records
+
+
+def append_record(path: Path, record: dict[str, Any]) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        _append(file, record)
+
+
+def keep_until(path: Path, step: int) -> None:
+    """Drop records after `step`, and a last line that a crash cut short."""
+    if path.is_file():
+        kept = [record for record in read_records(path) if record["step"] <= step]
+        aside = path.with_name(path.name + ".tmp")
+        aside.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept), "utf-8")
+        aside.replace(path)
+
+
+def write_projector(run: RunFolder, embeddings: np.ndarray, labels: Sequence[str]) -> None:
+    """The embedding projector's files: embeddings (K, H), and a label for each row.
+
+    Paths in the config are relative to the log folder; a tab or newline inside a label would break its table.
+    """
+    run.tensorboard.mkdir(exist_ok=True)
+    np.savetxt(run.tensorboard / "token_embeddings.tsv", embeddings, fmt="%.5g", delimiter="\t")
+    table = "\n".join(_one_cell(label) for label in labels) + "\n"
+    (run.tensorboard / "token_labels.tsv").write_text(table, "utf-8")
+    config = (
+        'embeddings {\n  tensor_name: "word embeddings, commonest tokens"\n'
+        '  tensor_path: "token_embeddings.tsv"\n  metadata_path: "token_labels.tsv"\n}\n'
+    )
+    (run.tensorboard / "projector_config.pbtxt").write_text(config, "utf-8")
+
+
+def _one_cell(label: str) -> str:
+    escaped = label.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
+    return escaped if escaped.strip() else repr(label)
+
+
+def _append(file: Any, record: dict[str, Any]) -> None:
+    file.write(json.dumps(record, ensure_ascii=False) + "\n")
+    file.flush()
