@@ -338,6 +338,13 @@ def test_words_of_odd_sentences(trained):
             assert len(starts) == len(ids) and (not ids or starts[0])
 
 
+def test_words_of_text_that_normalises_twice(tmp_path):
+    text = "J\u030c the dogs"  # NFKC leaves it, lower case makes it j + U+030C, which NFKC would compose
+    vocabulary, _ = train_vocabulary([*CORPUS, *[text] * 50], tmp_path / "v", kind="character", lowercase=True)
+    assert vocabulary.encode_batch([vocabulary.normalize(text)]) != vocabulary.encode_batch([text])
+    assert groups(vocabulary, text, "whitespace") == ["j\u030c", "the", "dogs"]
+
+
 def test_wrong_ids_are_noticed(trained):
     with pytest.raises(AssertionError, match="not those of this sentence"):
         trained("unigram").word_starts("the dogs", [5, 6])
