@@ -159,7 +159,9 @@ class PhaseParams(_Section):
 
     @model_validator(mode="after")
     def _buckets_fit(self) -> "PhaseParams":
-        if self.buckets is not None and (sorted(set(self.buckets)) != self.buckets or self.buckets[-1] > self.sequence_length):
+        if self.buckets is not None and (
+            sorted(set(self.buckets)) != self.buckets or self.buckets[-1] > self.sequence_length
+        ):
             raise ValueError(
                 f"buckets = {self.buckets} must rise and end at or below sequence_length = {self.sequence_length}"
             )
@@ -226,7 +228,9 @@ class Params(_Section):
     @model_validator(mode="after")
     def _lengths_fit_the_model(self) -> "Params":
         positions = self.model.max_position_embeddings
-        lengths = {f"training.phases.{i}.sequence_length": p.sequence_length for i, p in enumerate(self.training.phases)}
+        lengths = {
+            f"training.phases.{i}.sequence_length": p.sequence_length for i, p in enumerate(self.training.phases)
+        }
         if self.evaluation.sequence_length is not None:
             lengths["evaluation.sequence_length"] = self.evaluation.sequence_length
         for path, length in lengths.items():
@@ -281,14 +285,16 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         seen: set[str] = set()
         for key_node, _ in node.value:
             if key_node.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key_node.value!r} is given twice", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key_node.value!r} is given twice", key_node.start_mark
+                )
             seen.add(key_node.value)
         return super().construct_mapping(node, deep)
 
 
 def _parse_yaml(text: str, source: str) -> Any:
     try:
-        return yaml.load(text, _UniqueKeyLoader)  # noqa: S506 - a SafeLoader
+        return yaml.load(text, _UniqueKeyLoader)
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UserError(f"{source}{line}: not valid YAML: {error.problem}") from None
@@ -306,7 +312,9 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
         last = depth == len(keys) - 1
         if isinstance(node, list):
             if not key.isdigit() or int(key) >= len(node):
-                raise UserError(f"override {override!r}: {'.'.join(keys[:depth])} has entries 0 to {len(node) - 1}, not {key!r}")
+                raise UserError(
+                    f"override {override!r}: {'.'.join(keys[:depth])} has entries 0 to {len(node) - 1}, not {key!r}"
+                )
             index: Any = int(key)
         elif isinstance(node, dict):
             index = key
@@ -351,7 +359,9 @@ def _keys_beside(loc: tuple[int | str, ...]) -> set[str]:
     for part in loc[:-1]:
         if not isinstance(part, str):
             continue
-        following = [m for model in models if part in model.model_fields for m in _models_in(model.model_fields[part].annotation)]
+        following = [
+            m for model in models if part in model.model_fields for m in _models_in(model.model_fields[part].annotation)
+        ]
         if part in _UNION_TAGS:
             following = [m for m in models if _tag_of(m) == part]
         models = following or models

@@ -47,6 +47,11 @@ class RunFolder:
         return self.root / "model"
 
     @property
+    def phases(self) -> Path:
+        """What each phase's examples make of the text."""
+        return self.root / "phases.json"
+
+    @property
     def samples(self) -> Path:
         """What the model fills into blanks."""
         return self.root / "samples.json"

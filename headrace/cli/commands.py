@@ -68,7 +68,15 @@ def inspect(folder: Annotated[Path, typer.Argument(help="A run folder, a tokens 
         print(line)
 
 
-def _or_stop(stage, params: Params) -> None:  # noqa: ANN001
+@app.command()
+def params() -> None:
+    """Print every key of the params: type, default, meaning."""
+    from headrace.cli.reference import reference
+
+    print(reference(), end="")
+
+
+def _or_stop(stage, params: Params) -> None:
     from headrace.progress import say
     from headrace.training.loop import Stopped
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import BertForPreTraining
+from transformers import AutoTokenizer, BertForPreTraining
 
+from headrace.errors import UserError
 from headrace.text.random import key
 from headrace.text.tokens import TokenFolder
 from headrace.text.vocabulary import Vocabulary
@@ -29,14 +30,15 @@ class Filled:
 
 
 def fill_blanks(model: BertForPreTraining, vocabulary: Vocabulary, texts: Sequence[str]) -> list[Filled]:
-    """Guesses for texts that hold BLANK once; others are left out."""
+    """Guesses for texts that hold BLANK once, encoded as `AutoTokenizer` does; raises UserError for other texts."""
+    tokenizer = AutoTokenizer.from_pretrained(vocabulary.folder)
     filled = []
     for text in texts:
         if text.count(BLANK) != 1:
-            continue
-        before, after = text.split(BLANK)
-        ids = _ids(vocabulary, before), _ids(vocabulary, after, continues=True)
-        filled.append(_guess(model, vocabulary, *ids, text, None))
+            raise UserError(f"evaluation.fill: {text!r} should hold {BLANK} exactly once")
+        ids = np.array(tokenizer(text)["input_ids"][1:-1], np.int64)
+        at = int(np.flatnonzero(ids == vocabulary.mask_id)[0])
+        filled.append(_guess(model, vocabulary, ids[:at], ids[at + 1 :], text, None))
     return filled
 
 
@@ -54,21 +56,27 @@ def fill_held_out(
             at = key("blank", seed, int(s)) % len(ids)
             if ids[at] == vocabulary.unk_id or not vocabulary.decode(ids[at : at + 1]).strip():
                 continue
-            text = vocabulary.decode(ids[:at]) + BLANK + _continuation(vocabulary, ids, at + 1)
             truth = vocabulary.decode(ids[at : at + 1])
-            filled.append(_guess(model, vocabulary, ids[:at], ids[at + 1 :], text, truth))
+            filled.append(_guess(model, vocabulary, ids[:at], ids[at + 1 :], _with_blank(vocabulary, ids, at), truth))
     return filled
 
 
 @torch.no_grad()
 def _guess(
-    model: BertForPreTraining, vocabulary: Vocabulary, before: np.ndarray, after: np.ndarray, text: str, truth: str | None
+    model: BertForPreTraining,
+    vocabulary: Vocabulary,
+    before: np.ndarray,
+    after: np.ndarray,
+    text: str,
+    truth: str | None,
 ) -> Filled:
     model.eval()
     ids = np.concatenate([[vocabulary.cls_id], before, [vocabulary.mask_id], after, [vocabulary.sep_id]])
     ids = ids[: model.config.max_position_embeddings].astype(np.int64)
     logits = model(torch.from_numpy(ids)[None].to(model.device)).prediction_logits[0, 1 + len(before)]  # (V,)
-    logits[[vocabulary.pad_id, vocabulary.unk_id, vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id]] = -torch.inf
+    logits[
+        [vocabulary.pad_id, vocabulary.unk_id, vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id]
+    ] = -torch.inf
     best = logits.float().softmax(-1).topk(TOP)
     guesses = [
         (vocabulary.decode([token]) or vocabulary.token_text(token), round(share, 4))
@@ -77,17 +85,8 @@ def _guess(
     return Filled(text, guesses, truth)
 
 
-def _ids(vocabulary: Vocabulary, text: str, continues: bool = False) -> np.ndarray:
-    """Token ids of a part of a sentence; one that continues has no word-start mark of its own in front."""
-    if not text:
-        return np.empty(0, np.int64)
-    ids = vocabulary.encode_batch([text])[0]
-    if continues and ids and vocabulary.token_text(ids[0]) == "▁" and not text.startswith(" "):
-        ids = ids[1:]
-    return np.array(ids, np.int64)
-
-
-def _continuation(vocabulary: Vocabulary, ids: np.ndarray, start: int) -> str:
-    """The text of ids[start:] as it follows the tokens before it, spaces kept."""
-    whole, head = vocabulary.decode(ids), vocabulary.decode(ids[:start])
-    return whole[len(head) :] if whole.startswith(head) else vocabulary.decode(ids[start:])
+def _with_blank(vocabulary: Vocabulary, ids: np.ndarray, at: int) -> str:
+    """The text of ids with BLANK for token `at`, spaces as the tokenizer writes them."""
+    whole, upto, before = (vocabulary.decode(ids[:stop]) for stop in (len(ids), at + 1, at))
+    space = " " if upto[len(before) :].startswith(" ") else ""
+    return before + space + BLANK + whole[len(upto) :]

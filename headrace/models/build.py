@@ -22,7 +22,9 @@ def bert_config(params: ModelParams, vocabulary_size: int, pad_id: int) -> BertC
         size.num_attention_heads if params.hidden_size is None else max(1, hidden_size // 64)
     )
     if hidden_size % num_heads:
-        raise UserError(f"model.hidden_size = {hidden_size} is not a multiple of model.num_attention_heads = {num_heads}")
+        raise UserError(
+            f"model.hidden_size = {hidden_size} is not a multiple of model.num_attention_heads = {num_heads}"
+        )
     return BertConfig(
         vocab_size=vocabulary_size,
         hidden_size=hidden_size,

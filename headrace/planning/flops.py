@@ -3,7 +3,9 @@
 from transformers import BertConfig
 
 
-def bert_training_flops(config: BertConfig, num_tokens: int, sum_squared_lengths: int, num_targets: int, num_pairs: int) -> float:
+def bert_training_flops(
+    config: BertConfig, num_tokens: int, sum_squared_lengths: int, num_targets: int, num_pairs: int
+) -> float:
     """Forward and backward (three times forward) of BERT with heads on predicted positions and pairs only.
 
     num_tokens: tokens without padding; sum_squared_lengths: over examples, what attention needs. Padding is not counted

@@ -1,7 +1,7 @@
 """Where each parameter lies in its segment's slabs.
 
-    slab of a segment:  [ word_embeddings.weight | pad | position_embeddings.weight | pad | ... ]   flat fp32
-    one slab a role:    weight, gradient, exp_avg, exp_avg_sq, all in this layout
+slab of a segment:  [ word_embeddings.weight | pad | position_embeddings.weight | pad | ... ]   flat fp32
+one slab a role:    weight, gradient, exp_avg, exp_avg_sq, all in this layout
 """
 
 import math

@@ -45,7 +45,11 @@ def example_rule(params: Params, sequence_length: int, phase: str, seed: int) ->
 
 
 def batch_rule(
-    params: Params, vocabulary: Vocabulary, sequence_length: int, microbatch_tokens: int, phase: PhaseParams | None = None
+    params: Params,
+    vocabulary: Vocabulary,
+    sequence_length: int,
+    microbatch_tokens: int,
+    phase: PhaseParams | None = None,
 ) -> BatchRule:
     """How the task masks examples and lays them out; phase None = as evaluation does."""
     most = phase.max_predictions if phase is not None else None

@@ -103,7 +103,9 @@ def make_batch(shards: Sequence[Shard], spans: Sequence[np.ndarray], keys: Seque
 
     flat = _Flat(masked.input_ids, is_b, place, lengths, first, masked.positions, masked.target_ids)
     labels = np.array([span[6] for span in spans], np.int64)
-    rows = _pack(lengths, rule.sequence_length) if rule.packing else [[int(e)] for e in np.argsort(lengths, kind="stable")]
+    rows = (
+        _pack(lengths, rule.sequence_length) if rule.packing else [[int(e)] for e in np.argsort(lengths, kind="stable")]
+    )
     rows.sort(key=lambda row: sum(lengths[row]))
     row_lengths = np.array([lengths[row].sum() for row in rows])
     microbatches = [

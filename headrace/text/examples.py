@@ -9,7 +9,7 @@ all that resuming needs. The rule for sentence pairs is BERT's (Devlin et al. 20
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -79,7 +79,11 @@ def check_enough_documents(shards: Sequence[Shard], kind: ExampleKind) -> None:
 
 def windows_of(shards: Sequence[Shard], rule: ExampleRule, epoch: int | None) -> list[list[int]]:
     """Shard numbers, shuffled for the epoch (None = in order) and grouped into windows of at least two documents."""
-    order = np.arange(len(shards)) if epoch is None else generator("shards", rule.seed, rule.phase, epoch).permutation(len(shards))
+    order = (
+        np.arange(len(shards))
+        if epoch is None
+        else generator("shards", rule.seed, rule.phase, epoch).permutation(len(shards))
+    )
     windows: list[list[int]] = [[]]
     sentences = documents = 0
     for shard in order.tolist():
@@ -105,7 +109,9 @@ def plan_window(shards: Sequence[Shard], window: Sequence[int], rule: ExampleRul
     return _plan_pairs(shards, window, rule, draws)
 
 
-def examples_from(shards: Sequence[Shard], rule: ExampleRule, cursor: Cursor) -> Iterator[tuple[np.ndarray, int, Cursor]]:
+def examples_from(
+    shards: Sequence[Shard], rule: ExampleRule, cursor: Cursor
+) -> Iterator[tuple[np.ndarray, int, Cursor]]:
     """Endless (span (7,), example key, cursor after it), starting at cursor."""
     while True:
         windows = windows_of(shards, rule, cursor.epoch)
@@ -126,6 +132,27 @@ def every_example(shards: Sequence[Shard], rule: ExampleRule) -> Iterator[tuple[
         window_key = key("example", rule.seed, rule.phase, 0, ordinal)
         for offset, span in enumerate(plan_window(shards, window, rule, 0, ordinal).spans):
             yield span, (window_key + offset) % 2**64
+
+
+def account(shards: Sequence[Shard], rule: ExampleRule) -> dict[str, Any]:
+    """What the first epoch makes of the tokens: tokens in = used + dropped by reason, and the share of random pairs."""
+    used = num_examples = num_random = num_tokens = 0
+    dropped: Counter[str] = Counter()
+    for ordinal, window in enumerate(windows_of(shards, rule, 0)):
+        plan = plan_window(shards, window, rule, 0, ordinal)
+        used += plan.used_tokens
+        dropped.update(plan.dropped_tokens)
+        num_examples += len(plan.spans)
+        num_random += int((plan.spans[:, 6] == IS_RANDOM).sum())
+        num_tokens += sum(shards[shard].info.num_tokens for shard in window)
+    assert num_tokens == used + sum(dropped.values()), (num_tokens, used, dropped)
+    return {
+        "examples": num_examples,
+        "tokens": num_tokens,
+        "tokens_used": used,
+        "dropped": {reason: count for reason, count in dropped.items() if count},
+        "random_next_share": num_random / num_examples if rule.kind == "sentence_pairs" and num_examples else None,
+    }
 
 
 class _Draws:
@@ -211,7 +238,9 @@ def _plan_pairs(shards: Sequence[Shard], window: Sequence[int], rule: ExampleRul
         documents += [(shard, first, stop) for first, stop in zip([0, *stops[:-1]], stops, strict=True)]
         hashes += shards[shard].document_hashes.tolist()
     if len(set(hashes)) < 2:
-        raise UserError("all training documents are the same text; sentence pairs need at least two different documents")
+        raise UserError(
+            "all training documents are the same text; sentence pairs need at least two different documents"
+        )
 
     rows: list[tuple[int, int, int, int, int, int, int]] = []
     dropped: Counter[str] = Counter()

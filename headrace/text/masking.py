@@ -33,7 +33,12 @@ class Masked:
 
 
 def mask(
-    ids: np.ndarray, example: np.ndarray, may_mask: np.ndarray, starts_word: np.ndarray, keys: np.ndarray, rule: MaskRule
+    ids: np.ndarray,
+    example: np.ndarray,
+    may_mask: np.ndarray,
+    starts_word: np.ndarray,
+    keys: np.ndarray,
+    rule: MaskRule,
 ) -> Masked:
     """Mask a batch of examples laid end to end.
 
@@ -66,7 +71,12 @@ def mask(
 
 
 def _choose_words(
-    candidate: np.ndarray, of: np.ndarray, place: np.ndarray, starts_word: np.ndarray, keys: np.ndarray, wanted: np.ndarray
+    candidate: np.ndarray,
+    of: np.ndarray,
+    place: np.ndarray,
+    starts_word: np.ndarray,
+    keys: np.ndarray,
+    wanted: np.ndarray,
 ) -> np.ndarray:
     """Whole words in random order while they fit the budget of predicted tokens; a word that doesn't fit is passed over.
 

@@ -31,7 +31,6 @@ from headrace.text.sentences import split_long_line, split_sentences
 from headrace.text.tokens import (
     SPLITS,
     ShardBuilder,
-    ShardInfo,
     TokenFolder,
     document_hash,
     duplicate_documents,
@@ -103,7 +102,11 @@ def _vocabulary(params: Params, run: RunFolder, paths: list[Path], text_format: 
         return open_vocabulary(run.tokenizer)
     if wanted.load is not None:
         vocabulary = load_vocabulary(
-            wanted.load, run.tokenizer, unicode=None, lowercase=text.lowercase, strip_accents=text.strip_accents
+            wanted.load,
+            run.tokenizer,
+            unicode=text.unicode if "unicode" in text.model_fields_set else None,  # else the tokenizer's own
+            lowercase=text.lowercase,
+            strip_accents=text.strip_accents,
         )
         report: dict[str, Any] = {"loaded": str(wanted.load)}
     else:
@@ -332,9 +335,7 @@ def _encode_chunk(number: int, documents: list[Document]) -> None:
     write_atomically(recipe.tokens / "chunks" / f"{number:05d}.json", json.dumps(record, ensure_ascii=False).encode())
 
 
-def _groups(
-    documents: list[Document], recipe: _Recipe, counts: Counter[str]
-) -> Iterator[list[tuple[int, list[str]]]]:
+def _groups(documents: list[Document], recipe: _Recipe, counts: Counter[str]) -> Iterator[list[tuple[int, list[str]]]]:
     """(hash, sentences) of documents, some thousand sentences at a time."""
     group: list[tuple[int, list[str]]] = []
     size = 0
@@ -387,7 +388,9 @@ def _finish(
             f"text.input = {params.text.input}: gives no training documents ({_sentence(read) or 'nothing was read'})"
         )
     if overlap := overlapping_documents(tokens):
-        raise UserError(f"{run.tokens}: {overlap} held-out documents also are in training; delete the folder, run again")
+        raise UserError(
+            f"{run.tokens}: {overlap} held-out documents also are in training; delete the folder, run again"
+        )
     frequency = np.zeros(vocabulary.size, np.int64)
     for shard in (shard for split in SPLITS for shard in tokens.shards(split)):
         frequency += np.bincount(shard.tokens, minlength=vocabulary.size)

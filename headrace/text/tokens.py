@@ -58,7 +58,9 @@ class ShardBuilder:
     document_ends: list[int] = field(default_factory=list)
     document_hashes: list[int] = field(default_factory=list)
 
-    def add_document(self, sentences: Sequence[np.ndarray], word_starts: Sequence[np.ndarray], document_hash: int) -> None:
+    def add_document(
+        self, sentences: Sequence[np.ndarray], word_starts: Sequence[np.ndarray], document_hash: int
+    ) -> None:
         """sentences: token ids, (n,) each; word_starts: bool, the same shapes."""
         self.tokens.extend(sentences)
         self.word_starts.extend(word_starts)
@@ -158,7 +160,9 @@ class TokenFolder:
         for split in SPLITS:
             for shard in self.shards(split):
                 path = self.folder / shard.info.path
-                remedy = f"delete {self.folder / 'chunks' / (path.stem + '.json')} and run prepare again to make it anew"
+                remedy = (
+                    f"delete {self.folder / 'chunks' / (path.stem + '.json')} and run prepare again to make it anew"
+                )
                 if not path.is_file():
                     raise UserError(f"{path}: shard is missing; {remedy}")
                 if (size := path.stat().st_size) != shard.info.size_bytes:
@@ -166,7 +170,9 @@ class TokenFolder:
                         f"{path}: shard is damaged: {size:,} bytes, {shard.info.size_bytes:,} expected; {remedy}"
                     )
                 if sha256_of(path) != shard.info.sha256:
-                    raise UserError(f"{path}: shard is damaged: its checksum is not the one written in the manifest; {remedy}")
+                    raise UserError(
+                        f"{path}: shard is damaged: its checksum is not the one written in the manifest; {remedy}"
+                    )
 
 
 def open_tokens(folder: Path) -> TokenFolder:

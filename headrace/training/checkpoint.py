@@ -12,7 +12,7 @@ there is no generator state to keep.
 import json
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,8 @@ class TrainingState:
     updates: int = 0  # of these, steps that updated weights; fewer only under fp16 loss scaling
     phase: int = 0
     phase_step: int = 0
-    cursor: Cursor = Cursor()  # next example of the phase
-    loss_scale: LossScale = LossScale.static(1.0)
+    cursor: Cursor = field(default_factory=Cursor)  # next example of the phase
+    loss_scale: LossScale = field(default_factory=lambda: LossScale.static(1.0))
 
     def state(self) -> dict[str, Any]:
         return {

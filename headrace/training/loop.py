@@ -20,8 +20,8 @@ from headrace.progress import Meter, progress, say
 from headrace.run_folder import RunFolder
 from headrace.tasks import masked_lm
 from headrace.text.batches import Batch
-from headrace.text.examples import Cursor, check_enough_documents
-from headrace.text.tokens import TokenFolder
+from headrace.text.examples import Cursor, ExampleRule, account, check_enough_documents
+from headrace.text.tokens import TokenFolder, write_atomically
 from headrace.text.vocabulary import Vocabulary
 from headrace.training.checkpoint import (
     TrainingState,
@@ -147,9 +147,12 @@ class _Loop:
         phase = training.phases[number]
         config = self.trainable.config
         tokens_at_once = microbatch_tokens(self.params, config, self.precision)
+        examples = masked_lm.example_rule(self.params, phase.sequence_length, f"phase-{number}", self.params.run.seed)
+        if self.state.phase_step == 0:
+            self._account(examples)
         batches = TrainingInput(
             self.tokens,
-            masked_lm.example_rule(self.params, phase.sequence_length, f"phase-{number}", self.params.run.seed),
+            examples,
             masked_lm.batch_rule(self.params, self.vocabulary, phase.sequence_length, tokens_at_once, phase),
             batch_size=phase.batch_size,
             cursor=self.state.cursor,
@@ -181,7 +184,9 @@ class _Loop:
                     loss_scale=state.loss_scale,
                 )
             except NonFiniteError:
-                self.records.train({"step": state.step + 1, "phase": number, "loss": None, "batch": f"{batch.digest:08x}"})
+                self.records.train(
+                    {"step": state.step + 1, "phase": number, "loss": None, "batch": f"{batch.digest:08x}"}
+                )
                 raise
             self.state = replace(
                 state,
@@ -205,6 +210,25 @@ class _Loop:
                 since, batches.waited_s = _Interval(), 0.0
             if done or step % training.checkpoint_every == 0:
                 self.checkpoint()
+
+    def _account(self, rule: ExampleRule) -> None:
+        """Say and write down what the phase's examples make of the training text."""
+        phase = self.params.training.phases[self.state.phase]
+        figures = account(self.tokens.shards("train"), rule)
+        epochs = phase.steps * phase.batch_size / figures["examples"]
+        line = (
+            f"Phase {self.state.phase}: sequence length {phase.sequence_length}, {phase.steps:,} steps of "
+            f"{phase.batch_size} examples = {epochs:.2f} epochs of {figures['examples']:,}; "
+            f"{figures['tokens_used'] / figures['tokens']:.2%} of {figures['tokens']:,} tokens used"
+        )
+        for reason, count in figures["dropped"].items():
+            line += f", {count:,} {reason}"
+        if figures["random_next_share"] is not None:
+            line += f"; next sentences: 0 = follows, 1 = random, {figures['random_next_share']:.1%} random"
+        say(line)
+        known = json.loads(self.run_folder.phases.read_text("utf-8")) if self.run_folder.phases.is_file() else []
+        known = [*known[: self.state.phase], {"phase": self.state.phase, **figures}]
+        write_atomically(self.run_folder.phases, json.dumps(known, indent=1).encode())
 
     def _record(self, batch: Batch, result: StepResult, lr: float, since: "_Interval", waited_s: float) -> None:
         elapsed_s = time.perf_counter() - since.started_s
