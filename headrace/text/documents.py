@@ -67,10 +67,10 @@ def read_documents(
     text_field: str = "text",
     counts: Counter | None = None,
 ) -> Iterator[Document]:
-    """The documents of all files in order, with `counts` filled as they go. What the user asked is checked before any is."""
+    """The documents of all files in order, with `counts` filled as they go. Options are checked at the call."""
     files = expand_paths(paths)
     if errors not in ERRORS:
-        raise UserError(f"text.errors = {errors} is not allowed; use {', '.join(ERRORS)}.")
+        raise UserError(f"text.invalid_bytes = {errors} is not allowed; use {', '.join(ERRORS)}.")
     if format == "auto":
         format = detect_format(files, encoding).name
     elif format not in FORMATS:
@@ -90,8 +90,8 @@ def _read_all(files: list[Path], reader: "Reader", options: ReadOptions, counts:
 
 
 def clean_document(document: Document, format: str) -> str:
-    """The text to use: wikitext without its markup ("" when nothing remains), other formats as they are. Costly for wikitext,
-    so it is not done while reading, but by whoever works on the document."""
+    """The text to use: wikitext without its markup ("" when nothing remains), other formats as they are. Costly for
+    wikitext, so it is not done while reading, but by whoever works on the document."""
     return strip_wikitext(document.text) if format == "mediawiki" else document.text
 
 
@@ -232,7 +232,9 @@ def _clean_json_string(text: str, source: str, errors: str, counts: Counter) -> 
         text = text.replace("\0", "")
     if not text.isascii() and _SURROGATE.search(text):
         if errors == "strict":
-            raise InputError(f"{source}: the text holds half a surrogate pair; set text.errors to replace or skip.")
+            raise InputError(
+                f"{source}: the text holds half a surrogate pair; set text.invalid_bytes to replace or skip."
+            )
         counts["lines with invalid bytes skipped" if errors == "skip" else "lines with invalid bytes replaced"] += 1
         text = "" if errors == "skip" else _SURROGATE.sub("\ufffd", text)
     return text.replace("\r\n", "\n") if "\r" in text else text
@@ -332,8 +334,8 @@ FORMATS: dict[str, Reader] = {
 
 
 def detect_format(paths: Iterable[Path], encoding: str = "auto") -> DetectedFormat:
-    """One format for all files, and why. The beginning of every file tells JSON Lines, Parquet, WikiExtractor and MediaWiki
-    apart, and files that differ are refused. For plain text, up to SAMPLED_FILES files are looked at, 1 MiB of each:
+    """One format for all files, and why. The beginning of every file tells JSON Lines, Parquet, WikiExtractor and
+    MediaWiki apart, and files that differ are refused. For plain text, 1 MiB of up to SAMPLED_FILES is looked at:
 
     | blank lines between lines?       | one sentence a line | several sentences a line                       |
     |----------------------------------|---------------------|------------------------------------------------|

@@ -104,12 +104,12 @@ class _ZstdStream:
             import zstandard
         except ImportError as error:
             raise MissingExtraError("Reading zstd files", "zstandard", "zstd") from error
-        self._file, self._frame, self._compressed, self._ready = file, None, b"", b""
+        self._file, self._frame, self._compressed, self._ready, self._num_taken = file, None, b"", b"", 0
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)  # `zstd --long=31` is common for dumps
         self.failure = zstandard.ZstdError
 
     def read(self, size: int = -1) -> bytes:
-        while not self._ready:
+        while self._num_taken == len(self._ready):
             if not self._compressed:
                 self._compressed = self._file.read(self.INPUT_BYTES)
             if not self._compressed:
@@ -118,13 +118,14 @@ class _ZstdStream:
                 return b""
             self._frame = self._frame or self._decompressor.decompressobj()
             try:
-                self._ready = self._frame.decompress(self._compressed)
+                self._ready, self._num_taken = self._frame.decompress(self._compressed), 0
             except self.failure as error:
                 raise OSError(str(error)) from error
             self._compressed = b""
             if self._frame.eof:
                 self._compressed, self._frame = self._frame.unused_data, None
-        data, self._ready = self._ready[:size], self._ready[size:]
+        data = self._ready[self._num_taken : self._num_taken + size]
+        self._num_taken += len(data)
         return data
 
 
@@ -164,7 +165,11 @@ class ByteReader:
             case "xz":
                 self._stream = lzma.LZMAFile(self._file)  # noqa: SIM115 - it lives as long as the reader
             case "zstd":
-                self._stream = _ZstdStream(self._file)
+                try:
+                    self._stream = _ZstdStream(self._file)
+                except MissingExtraError:
+                    self._file.close()
+                    raise
 
     def read(self, size: int = CHUNK_BYTES) -> bytes:
         """`size` bytes, fewer only at the end of the file."""
@@ -221,16 +226,16 @@ def detect_encoding(prefix: bytes) -> str | None:
     text = _decode_prefix(prefix, "utf-8")
     if text is not None and "\0" not in text:
         return "iso2022_jp_ext" if any(escape in text for escape in ("\x1b$B", "\x1b$@", "\x1b$(D")) else "utf-8"
-    candidates = ["utf-16-le", "utf-16-be"] if text is not None else [*_WITHOUT_BOM]
     if text is None:
         lenient = prefix.decode(errors="replace")
         num_bad = lenient.count("\ufffd")
         if sum(not character.isascii() for character in lenient) > 10 * num_bad:
             return "utf-8"  # mostly good, so damaged UTF-8: the policy for invalid bytes decides
-    likeness = {name: _likeness(prefix, name) for name in candidates}
-    best = max(likeness, key=lambda name: likeness[name])
-    if likeness[best] >= 0.4:
-        return best
+    for candidates in (_UTF_16,) if text is not None else (_UTF_16 + _JAPANESE, _JAPANESE_2004):
+        likeness = {name: _likeness(prefix, name) for name in candidates}
+        best = max(candidates, key=lambda name: likeness[name])
+        if likeness[best] >= 0.4:
+            return best
     if text is not None:
         return "utf-8"
     lenient = prefix.decode(errors="replace").replace("\0", "")
@@ -245,9 +250,8 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-_WITHOUT_BOM = ("cp932", "euc_jp", "euc_jis_2004", "shift_jis_2004", "utf-16-le", "utf-16-be")
-
-
+_UTF_16, _JAPANESE = ("utf-16-le", "utf-16-be"), ("cp932", "euc_jp")
+_JAPANESE_2004 = ("shift_jis_2004", "euc_jis_2004")  # more characters, but Shift-JIS ＼ becomes a backslash
 _LAYOUT = frozenset("\t\n\r\f\v\x1a")  # U+001A ends old DOS files
 _NOT_ASCII = re.compile(rb"[\x80-\xff]")
 _TYPICAL = frozenset("、。・「」『』（）？！，．\u3000")
@@ -289,7 +293,7 @@ def resolve_encoding(path: Path, encoding: str, prefix: bytes) -> str:
     """`encoding` itself, or what the first bytes say when it is "auto"."""
     if encoding != "auto":
         try:
-            b"".decode(encoding)
+            b"a".decode(encoding, "replace")
         except LookupError as error:
             known = "auto, utf-8, utf-16, cp932 (Shift-JIS), euc_jp, iso2022_jp, latin-1"
             raise UserError(f"text.encoding = {encoding} is unknown; use {known} or another Python codec.") from error
@@ -311,7 +315,7 @@ def iter_lines(
     `errors`: strict raises an InputError at invalid bytes, replace puts U+FFFD, skip drops the line (of a line in
     pieces, the piece). What was removed or changed is added to `counts`."""
     if errors not in ERRORS:
-        raise UserError(f"text.errors = {errors} is not allowed; use {', '.join(ERRORS)}.")
+        raise UserError(f"text.invalid_bytes = {errors} is not allowed; use {', '.join(ERRORS)}.")
     with open_bytes(path) as reader:
         prefix = reader.read(DETECTION_BYTES)
         name = resolve_encoding(reader.path, encoding, prefix)
@@ -371,7 +375,7 @@ class _Judge:
             found = ord(raw[error.start :].decode("utf-8", "surrogatepass")[0]) - 0xDC00
         return InputError(
             f"{self.path}:{number}: byte {offset} of the line (0x{found:02x}) is not valid {self.encoding}; "
-            "set text.encoding to the file's real encoding, or text.errors to replace or skip."
+            "set text.encoding to the file's real encoding, or text.invalid_bytes to replace or skip."
         )
 
 

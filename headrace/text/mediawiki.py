@@ -2,8 +2,8 @@
 
     <page><title>…<ns>0<text>'''東京'''は[[日本]]の{{ruby|都|と}}。 -> Page -> strip_wikitext -> 東京は日本の都。
 
-Reading is one streaming pass of the XML parser. Stripping is linear in the page, whatever is left unclosed in it: it is the
-expensive part, and dumps hold every kind of broken markup.
+Reading is one streaming pass of the XML parser. Stripping is linear in the page, whatever is left unclosed in it: it is
+the expensive part, and dumps hold every kind of broken markup.
 """
 
 import html
@@ -139,7 +139,7 @@ _DEEPEST_LINK = 16
 
 
 def strip_wikitext(text: str) -> str:
-    """The article's prose, a paragraph or list item a line; headings, tables, templates, notes, pictures are dropped."""
+    """The article's prose, a paragraph or list item a line; no headings, tables, templates, notes or pictures."""
     if "<!--" in text:
         text = _COMMENT.sub("", text)
     if "<" in text:
@@ -199,8 +199,9 @@ def _drop_elements(text: str) -> str:
 
 
 def _resolve_brackets(text: str) -> str:
-    """One pass with a stack over {{ }}, {| |} and [[ ]]. An opened one remembers how many pieces were kept before it; closing
-    a template or table forgets those since, closing a link replaces them. What is never closed loses only its brackets."""
+    """One pass with a stack over {{ }}, {| |} and [[ ]]. An opened one remembers how many pieces were kept before it;
+    closing a template or table forgets those since, closing a link replaces them. One that is never closed loses only
+    its brackets."""
     kept: list[str] = []
     stack: list[tuple[str, int]] = []
     num_open = {"{{": 0, "{|": 0, "[[": 0}
