@@ -122,6 +122,8 @@ def examples_from(
             for offset in range(cursor.offset, len(order)):
                 after = Cursor(cursor.epoch, cursor.window, offset + 1)
                 yield plan.spans[order[offset]], (window_key + offset) % 2**64, after
+            for shard in windows[cursor.window]:
+                shards[shard].close()
             cursor = Cursor(cursor.epoch, cursor.window + 1, 0)
         cursor = Cursor(cursor.epoch + 1, 0, 0)
 
@@ -132,6 +134,8 @@ def every_example(shards: Sequence[Shard], rule: ExampleRule) -> Iterator[tuple[
         window_key = key("example", rule.seed, rule.phase, 0, ordinal)
         for offset, span in enumerate(plan_window(shards, window, rule, 0, ordinal).spans):
             yield span, (window_key + offset) % 2**64
+        for shard in window:
+            shards[shard].close()
 
 
 def account(shards: Sequence[Shard], rule: ExampleRule) -> dict[str, Any]:
@@ -144,7 +148,9 @@ def account(shards: Sequence[Shard], rule: ExampleRule) -> dict[str, Any]:
         dropped.update(plan.dropped_tokens)
         num_examples += len(plan.spans)
         num_random += int((plan.spans[:, 6] == IS_RANDOM).sum())
-        num_tokens += sum(shards[shard].info.num_tokens for shard in window)
+        for shard in window:
+            num_tokens += shards[shard].info.num_tokens
+            shards[shard].close()
     assert num_tokens == used + sum(dropped.values()), (num_tokens, used, dropped)
     return {
         "examples": num_examples,

@@ -130,6 +130,10 @@ class Shard:
     def document_hashes(self) -> np.ndarray:  # (D,)
         return self._arrays["document_hashes"]
 
+    def close(self) -> None:
+        """Unmap the file: each mapping holds a file descriptor. It is mapped again when next used."""
+        self.__dict__.pop("_arrays", None)
+
     def starts_word(self, start: int, stop: int) -> np.ndarray:
         """Whether each of tokens[start:stop] starts a word, bool (stop - start,)."""
         first_byte = start // 8
@@ -155,16 +159,19 @@ class TokenFolder:
     def shards(self, split: Split) -> list[Shard]:
         return [Shard(self.folder, ShardInfo(**info)) for info in self.manifest["shards"][split]]
 
+    def missing(self) -> list[Path]:
+        """Shards whose file is not there."""
+        paths = [self.folder / shard.info.path for split in SPLITS for shard in self.shards(split)]
+        return [path for path in paths if not path.is_file()]
+
     def verify(self) -> None:
         """Compare every shard's size and checksum with the manifest; raises UserError naming the bad one."""
         for split in SPLITS:
             for shard in self.shards(split):
                 path = self.folder / shard.info.path
-                remedy = (
-                    f"delete {self.folder / 'chunks' / (path.stem + '.json')} and run prepare again to make it anew"
-                )
+                remedy = "delete it and run `headrace prepare`, which makes only what is missing"
                 if not path.is_file():
-                    raise UserError(f"{path}: shard is missing; {remedy}")
+                    raise UserError(f"{path}: shard is missing; run `headrace prepare`, which makes only what is missing")
                 if (size := path.stat().st_size) != shard.info.size_bytes:
                     raise UserError(
                         f"{path}: shard is damaged: {size:,} bytes, {shard.info.size_bytes:,} expected; {remedy}"
@@ -180,7 +187,10 @@ def open_tokens(folder: Path) -> TokenFolder:
     path = folder / "manifest.json"
     if not path.is_file():
         raise UserError(f"{folder}: holds no finished tokens; run `headrace prepare` first")
-    return TokenFolder(folder, json.loads(path.read_text("utf-8")))
+    try:
+        return TokenFolder(folder, json.loads(path.read_text("utf-8")))
+    except ValueError as error:
+        raise UserError(f"{path}: damaged ({error}); delete it and run `headrace prepare`") from None
 
 
 def overlapping_documents(tokens: TokenFolder) -> int:
@@ -202,7 +212,11 @@ def _unique_hashes(tokens: TokenFolder, split: Split, slice_documents: int = 4_0
     total = sum(shard.info.num_documents for each in SPLITS for shard in tokens.shards(each))
     num_slices = np.uint64(max(1, -(-total // slice_documents)))
     for i in range(int(num_slices)):
-        parts = [hashes[hashes % num_slices == i] for hashes in (s.document_hashes for s in tokens.shards(split))]
+        parts = []
+        for shard in tokens.shards(split):
+            hashes = shard.document_hashes
+            parts.append(hashes[hashes % num_slices == i])
+            shard.close()
         yield np.unique(np.concatenate([np.empty(0, np.uint64), *parts]))
 
 
