@@ -14,3 +14,7 @@ class MissingExtraError(UserError):
 
     def __init__(self, feature: str, package: str, extra: str):
         super().__init__(f"{feature} needs {package}, which is not installed: pip install 'headrace[{extra}]'")
+        self._made_of = (feature, package, extra)
+
+    def __reduce__(self):  # worker processes hand it to their parent
+        return MissingExtraError, self._made_of

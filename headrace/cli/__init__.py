@@ -1,7 +1,11 @@
 """The command line. Errors of the user's making end in one message and exit code 2, never in a traceback."""
 
+import errno
 import os
 import sys
+
+# What the machine, not the program, is to blame for.
+MACHINE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
 
 def main() -> None:
@@ -15,4 +19,13 @@ def main() -> None:
         app()
     except UserError as error:
         print(f"headrace: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in MACHINE_ERRORS:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        print(
+            f"headrace: {where}{error.strerror}; put that right, then run the same command again: what is done stays done",
+            file=sys.stderr,
+        )
         sys.exit(2)

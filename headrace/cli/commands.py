@@ -34,7 +34,7 @@ def run(params: ParamsFile, overrides: Overrides = None) -> None:
 @app.command()
 def prepare(params: ParamsFile, overrides: Overrides = None) -> None:
     """Make the vocabulary and the tokens of the text."""
-    from headrace.launch.stages import prepare_stage
+    from headrace.launch.prepare_stage import prepare_stage
 
     prepare_stage(load_params(params, overrides or ()))
 

@@ -11,39 +11,30 @@ from transformers.utils import logging as transformers_logging
 from headrace.errors import UserError
 from headrace.evaluation.evaluate import describe, evaluate
 from headrace.evaluation.fill import Filled, fill_blanks, fill_held_out
-from headrace.params import Params, dump_params
+from headrace.launch.prepare_stage import open_run
+from headrace.params import Params
 from headrace.planning.device import choose_precision
 from headrace.progress import say
 from headrace.run_folder import RunFolder
 from headrace.text.prepare import prepare
 from headrace.text.tokens import TokenFolder, open_tokens, write_atomically
 from headrace.text.vocabulary import Vocabulary, open_vocabulary
-from headrace.training.checkpoint import MANIFEST, list_checkpoints
+from headrace.training.checkpoint import list_checkpoints, read_manifest, recover
 from headrace.training.loop import train
 from headrace.training.records import append_record, read_records
 
 HELD_OUT_SAMPLES = 8
 
 
-def open_run(params: Params) -> RunFolder:
-    """The run's folder, writable, with the resolved params in it."""
-    run = RunFolder(params.run.folder)
-    run.create()
-    write_atomically(run.params, dump_params(params).encode())
-    return run
-
-
-def prepare_stage(params: Params) -> None:
-    prepare(params, open_run(params))
-
-
 def train_stage(params: Params) -> None:
     """Train from where the run stands; tokens must be there."""
     run = open_run(params)
     vocabulary, tokens = _prepared(run)
+    recover(run)
     if training_done(params, run):
         say(f"Training: done, {params.total_steps} steps")
         return
+    tokens.verify()
     train(params, run, tokens, vocabulary)
 
 
@@ -52,7 +43,7 @@ def training_done(params: Params, run: RunFolder) -> bool:
     checkpoints = list_checkpoints(run)
     if not checkpoints:
         return False
-    step = json.loads((checkpoints[-1] / MANIFEST).read_text("utf-8"))["state"]["step"]
+    step = read_manifest(checkpoints[-1])["state"]["step"]
     evaluated = any(record["step"] == step for record in read_records(run.evaluations))
     return step == params.total_steps and (evaluated or params.text.held_out == 0)
 
@@ -69,8 +60,8 @@ def evaluate_stage(params: Params, all_checkpoints: bool = False) -> list[dict[s
     length = params.evaluation.sequence_length or params.training.phases[-1].sequence_length
     records = []
     for checkpoint in checkpoints if all_checkpoints else checkpoints[-1:]:
+        state = read_manifest(checkpoint)["state"]
         model = load_model(checkpoint, precision.device)
-        state = json.loads((checkpoint / MANIFEST).read_text("utf-8"))["state"]
         figures = evaluate(params, model, tokens, vocabulary, precision, sequence_length=length)
         if figures:
             records.append({"step": state["step"], "phase": state["phase"], **figures})
@@ -91,6 +82,7 @@ def run_stages(params: Params) -> None:
 
     run = open_run(params)
     vocabulary, tokens = prepare(params, run)
+    recover(run)
     if training_done(params, run):
         say(f"Training: done, {params.total_steps} steps")
     else:

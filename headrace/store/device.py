@@ -77,7 +77,8 @@ class DeviceStore:
         total_bytes = 0
         for name, segment in zip(names, self.segments, strict=True):
             tensors = {key: parameter.detach().contiguous() for key, parameter in segment.parameters.items()}
-            save_file(tensors, folder / name, metadata={"format": "pt", "segment": segment.name})
+            # One entry only: safetensors writes several in random order, and equal weights should be equal files.
+            save_file(tensors, folder / name, metadata={"format": "pt"})
             weight_map |= dict.fromkeys(tensors, name)
             total_bytes += sum(tensor.nbytes for tensor in tensors.values())
         index = {"metadata": {"total_size": total_bytes}, "weight_map": weight_map}

@@ -71,7 +71,7 @@ def write_checkpoint(
     decides: the params that the numbers depend on; resuming compares them. Raises UserError when the disk refuses.
     """
     final = run.checkpoints / f"step-{state.step:08d}"
-    aside = run.checkpoints / f".step-{state.step:08d}.tmp"
+    aside = _aside(final)
     try:
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
@@ -100,7 +100,7 @@ def write_checkpoint(
             raise UserError(f"{final}: cannot be written ({error}); earlier checkpoints are untouched") from None
         raise
     for old in list_checkpoints(run)[:-keep]:
-        shutil.rmtree(old)
+        shutil.rmtree(old.rename(_aside(old)))  # renamed first: half of a checkpoint never has a final name
     return final
 
 
@@ -111,8 +111,11 @@ def list_checkpoints(run: RunFolder) -> list[Path]:
 
 def read_manifest(checkpoint: Path) -> dict[str, Any]:
     """The manifest, after comparing every file with it; raises UserError naming what is missing or damaged."""
-    manifest = json.loads((checkpoint / MANIFEST).read_text("utf-8"))
     remedy = f"delete {checkpoint} to go on from the checkpoint before it"
+    try:
+        manifest = json.loads((checkpoint / MANIFEST).read_text("utf-8"))
+    except ValueError as error:
+        raise UserError(f"{checkpoint / MANIFEST}: damaged ({error}); {remedy}") from None
     for name, (size_bytes, sha256) in manifest["files"].items():
         path = checkpoint / name
         if not path.is_file() or path.stat().st_size != size_bytes:
@@ -123,10 +126,18 @@ def read_manifest(checkpoint: Path) -> dict[str, Any]:
     return manifest
 
 
-def remove_unfinished(run: RunFolder) -> None:
-    """Delete what a killed run left half-written."""
+def recover(run: RunFolder) -> None:
+    """Put in order what a killed run left: delete what is half written or half deleted, and let `model` be the newest
+    checkpoint."""
     for aside in run.checkpoints.glob(".step-*.tmp"):
         shutil.rmtree(aside)
+    checkpoints = list_checkpoints(run)
+    if checkpoints and run.model.resolve() != checkpoints[-1].resolve():
+        _point(run.model, checkpoints[-1])
+
+
+def _aside(final: Path) -> Path:
+    return final.with_name(f".{final.name}.tmp")
 
 
 def _stamp(path: Path) -> tuple[int, str]:

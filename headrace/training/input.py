@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from headrace.text.batches import Batch, BatchRule, make_batch
 from headrace.text.examples import Cursor, ExampleRule, examples_from
 from headrace.text.tokens import TokenFolder
+from headrace.text.workers import end_with_parent
 
 
 @dataclass
@@ -60,7 +61,7 @@ class TrainingInput:
             stream,
             batch_size=None,
             num_workers=num_workers,
-            worker_init_fn=_leave_signals_to_the_parent if num_workers else None,
+            worker_init_fn=_begin_worker if num_workers else None,
             prefetch_factor=4 if num_workers else None,
             collate_fn=_as_it_is,
         )
@@ -83,8 +84,9 @@ def _as_it_is(item: Any) -> Any:
     return item
 
 
-def _leave_signals_to_the_parent(_: int) -> None:
+def _begin_worker(_: int) -> None:
     # Ctrl-C and a scheduler's SIGTERM reach the whole process group; training stops first, then ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    end_with_parent()
     torch.set_num_threads(1)

@@ -27,7 +27,6 @@ from headrace.training.checkpoint import (
     TrainingState,
     list_checkpoints,
     read_manifest,
-    remove_unfinished,
     write_checkpoint,
 )
 from headrace.training.input import TrainingInput
@@ -50,7 +49,6 @@ def train(params: Params, run: RunFolder, tokens: TokenFolder, vocabulary: Vocab
     check_enough_documents(tokens.shards("train"), params.task.examples)
     precision = choose_precision(params)
     trainable = build_trainable(params, vocabulary, precision)
-    remove_unfinished(run)
     state = _resume(params, run, trainable.store) or TrainingState(loss_scale=initial_loss_scale(precision))
     peak = measured_gemm_flops(precision.device.type, precision.compute_dtype)
     say(
@@ -161,6 +159,8 @@ class _Loop:
         )
         rule = update_rule(self.params)
         since = _Interval()
+        if self._evaluation_due() and not self._evaluated():
+            self.evaluate()  # the run was asked to stop between a step and its evaluation
         self.trainable.model.train()
         for batch, cursor in batches:
             state = self.state
@@ -205,7 +205,7 @@ class _Loop:
             if stop_asked():
                 self.checkpoint()
                 raise Stopped(f"Stopped at step {step}; the same command goes on from there")
-            if not done and self.params.evaluation.every and step % self.params.evaluation.every == 0:
+            if not done and self._evaluation_due():
                 self.evaluate()
                 since, batches.waited_s = _Interval(), 0.0
             if done or step % training.checkpoint_every == 0:
@@ -255,6 +255,11 @@ class _Loop:
                 "interval_s": elapsed_s,
             }
         )
+
+    def _evaluation_due(self) -> bool:
+        """Whether this step of a phase evaluates; the last one always does, in `run`."""
+        every = self.params.evaluation.every
+        return every is not None and self.state.phase_step > 0 and self.state.step % every == 0
 
     def _evaluated(self) -> bool:
         return any(record["step"] == self.state.step for record in read_records(self.run_folder.evaluations))

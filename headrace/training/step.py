@@ -65,7 +65,7 @@ def train_step(
     )
     if not math.isfinite(result.loss) or (not result.updated and not loss_scale.dynamic):
         raise NonFiniteError(
-            f"step {step}: loss {result.loss}, gradient norm {result.gradient_norm} in batch {batch.digest:08x}; stopped "
+            f"step {step + 1}: loss {result.loss}, gradient norm {result.gradient_norm} in batch {batch.digest:08x}; stopped "
             f"before the update. Lower the learning rate, lengthen its warm-up or clip gradients "
             f"(training.optimizer.max_gradient_norm), then run again: it goes on from the last checkpoint"
         )
