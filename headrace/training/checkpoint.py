@@ -90,8 +90,10 @@ def write_checkpoint(
         _point(run.model, final)
     except OSError as error:
         shutil.rmtree(aside, ignore_errors=True)
+        # copytree collects (from, to, reason) of each file in an error of its own.
+        reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror
         raise UserError(
-            f"{final}: cannot be written ({error.strerror}); earlier checkpoints are untouched. Free space, then run "
+            f"{final}: cannot be written ({reason}); earlier checkpoints are untouched. Free space, then run "
             f"again: it goes on from the last one"
         ) from None
     except Exception as error:  # safetensors reports a full disk as an error of its own

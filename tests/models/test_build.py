@@ -1,0 +1,143 @@
+"""From params to a model: sizes as published, weights that depend on (config, seed) alone, segments that hold it all."""
+
+import pytest
+import torch
+from transformers import BertForPreTraining, GPT2Config, GPT2LMHeadModel
+
+from headrace.errors import UserError
+from headrace.models.build import bert_config, build_bert
+from headrace.models.presets import BERT_PRESETS
+from headrace.models.segments import segments_of
+from headrace.params import ModelParams
+from headrace.store.device import DeviceStore
+from headrace.tasks.masked_lm import freeze_unused
+
+SMALL = ModelParams(hidden_size=32, num_hidden_layers=3, num_attention_heads=2, max_position_embeddings=40)
+
+
+def test_presets_have_the_published_numbers_of_parameters():
+    """In millions, masked-LM head included, vocabulary of 30,522: github.com/google-research/bert; large: the paper."""
+    published = {"tiny": 4.4, "mini": 11.3, "small": 29.1, "medium": 41.7, "base": 110.1, "large": 340}
+    assert [f"bert-{name}" for name in published] == list(BERT_PRESETS)
+    for name, millions in published.items():
+        config = bert_config(ModelParams(preset=f"bert-{name}"), 30_522, 0)  # pyright: ignore[reportArgumentType]
+        with torch.device("meta"):
+            model = BertForPreTraining(config)
+        parameters = [p for key, p in model.named_parameters() if "seq_relationship" not in key]
+        tolerance = 0.05 if name != "large" else 4
+        assert sum(map(torch.numel, parameters)) / 1e6 == pytest.approx(millions, abs=tolerance), name
+
+
+def test_keys_override_the_preset_and_reach_the_config():
+    given = ModelParams(
+        preset="bert-base",
+        hidden_size=96,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=100,
+        max_position_embeddings=77,
+        hidden_dropout=0.2,
+        attention_dropout=0.3,
+        layer_norm_eps=1e-5,
+        initializer_range=0.5,
+    )
+    config = bert_config(given, 123, 7)
+    assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == (96, 3, 4)
+    assert (config.intermediate_size, config.max_position_embeddings, config.vocab_size) == (100, 77, 123)
+    assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.2, 0.3)
+    assert (config.layer_norm_eps, config.initializer_range, config.pad_token_id) == (1e-5, 0.5, 7)
+    assert config.hidden_act == "gelu" and config.tie_word_embeddings
+    half = bert_config(ModelParams(preset="bert-base", hidden_size=128), 123, 0)
+    assert (half.num_attention_heads, half.intermediate_size, half.num_hidden_layers) == (2, 512, 12)
+
+
+def test_an_impossible_shape_is_refused():
+    with pytest.raises(
+        UserError, match=r"model\.hidden_size = 100 is not a multiple of model\.num_attention_heads = 3"
+    ):
+        bert_config(ModelParams(hidden_size=100, num_attention_heads=3), 50, 0)
+
+
+def test_weights_depend_on_config_and_seed_alone():
+    config = bert_config(SMALL, 301, 0)
+    torch.manual_seed(1)
+    first = build_bert(config, seed=5).state_dict()
+    torch.manual_seed(2)
+    state = torch.get_rng_state()
+    again = build_bert(config, seed=5).state_dict()
+    assert torch.equal(torch.get_rng_state(), state), "building a model must not move torch's generator"
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    other = build_bert(config, seed=6).state_dict()
+    same = {name for name in first if torch.equal(first[name], other[name])}
+    assert all(name.endswith("bias") or "LayerNorm" in name or "position_ids" in name for name in same)
+
+
+def test_a_segments_weights_do_not_depend_on_the_other_segments():
+    deep = dict(build_bert(bert_config(SMALL, 301, 0), 5).named_parameters())
+    shallow = dict(
+        build_bert(bert_config(SMALL.model_copy(update={"num_hidden_layers": 1}), 301, 0), 5).named_parameters()
+    )
+    assert all(torch.equal(weight, deep[name]) for name, weight in shallow.items())
+    block = "bert.encoder.layer.{}.attention.self.query.weight"
+    assert not torch.equal(deep[block.format(0)], deep[block.format(1)])
+
+
+def test_initial_weights_have_the_distribution_of_transformers():
+    params = SMALL.model_copy(update={"hidden_size": 128, "initializer_range": 0.03})
+    model = build_bert(bert_config(params, 1001, 0), 5)
+    torch.manual_seed(0)
+    theirs = dict(BertForPreTraining(model.config).named_parameters())
+    for name, weight in model.named_parameters():
+        if weight.ndim == 1:
+            assert torch.equal(weight, theirs[name]), name  # biases 0, norms 1
+            continue
+        for each in (weight, theirs[name]):
+            assert abs(each.mean().item()) < 6 * 0.03 / each.numel() ** 0.5, name  # 6 standard errors
+            assert each.std().item() == pytest.approx(0.03, rel=6 / (2 * each.numel()) ** 0.5), name
+    assert not model.bert.embeddings.word_embeddings.weight[0].any(), "[PAD] has no embedding"
+    assert torch.isfinite(torch.cat([p.flatten() for p in model.parameters()])).all()
+
+
+def test_the_output_layer_is_the_word_embeddings():
+    model = build_bert(bert_config(SMALL, 301, 0), 5)
+    assert model.cls.predictions.decoder.weight is model.bert.embeddings.word_embeddings.weight
+    assert model.cls.predictions.decoder.bias is model.cls.predictions.bias
+
+
+def test_segments_hold_every_parameter_once_in_forward_order():
+    model = build_bert(bert_config(SMALL, 301, 0), 5)
+    segments = segments_of(model)
+    assert [segment.name for segment in segments] == ["embeddings", "block-000", "block-001", "block-002", "head"]
+    names = [name for segment in segments for name in segment.parameters]
+    assert names == [name for name, _ in model.named_parameters()]
+    ids = [id(parameter) for segment in segments for parameter in segment.parameters.values()]
+    assert ids == [id(parameter) for parameter in model.parameters()]
+
+
+def test_another_family_is_refused():
+    with torch.device("meta"):
+        model = GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=9))
+    with pytest.raises(UserError, match="model type 'gpt2' is not known here; known: bert"):
+        segments_of(model)
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+def test_the_store_keeps_values_and_decays_what_bert_decays(pairs):
+    model = build_bert(bert_config(SMALL, 301, 0), 5)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    freeze_unused(model, pairs)
+    store = DeviceStore(segments_of(model), ["bias", "LayerNorm"], torch.device("cpu"))
+    entries = {entry.name: entry for layout in store.layouts for entry in layout.entries}
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, before[name])
+        unused = name.startswith(("bert.pooler", "cls.seq_relationship")) and not pairs
+        assert (name in entries) == (not unused)
+        if not unused:
+            assert entries[name].decays == (parameter.ndim == 2)
+            assert entries[name].offset % 16 == 0
+    assert store.num_parameters == sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    for slabs, layout in zip(store.slabs, store.layouts, strict=True):
+        for entry in layout.entries:
+            parameter = dict(model.named_parameters())[entry.name]
+            assert parameter.data_ptr() == entry.view(slabs["weight"]).data_ptr()
+            assert parameter.grad is not None and parameter.grad.data_ptr() == entry.view(slabs["gradient"]).data_ptr()
