@@ -23,7 +23,7 @@ from headrace.planning.device import Precision, microbatch_tokens
 from headrace.progress import progress, say
 from headrace.tasks import masked_lm
 from headrace.text.batches import Batch, make_batch
-from headrace.text.examples import IS_NEXT, every_example
+from headrace.text.examples import IS_NEXT, every_example, hold_two_texts
 from headrace.text.tokens import TokenFolder
 from headrace.text.vocabulary import Vocabulary
 
@@ -89,14 +89,16 @@ def describe(figures: dict[str, Any]) -> str:
 
 
 def _enough_held_out(params: Params, tokens: TokenFolder) -> bool:
-    num_documents = sum(shard.info.num_documents for shard in tokens.shards("held_out"))
-    needed = 2 if params.task.examples == "sentence_pairs" else 1
-    if num_documents < needed:
+    shards = tokens.shards("held_out")
+    pairs = params.task.examples == "sentence_pairs"
+    enough = hold_two_texts(shards) if pairs else bool(shards)
+    if not enough:
+        needed = "two different held-out documents are" if pairs else "a held-out document is"
         say(
-            f"No evaluation: {num_documents} held-out documents, {needed} needed; raise text.held_out "
-            f"(now {params.text.held_out}) or give more documents"
+            f"No evaluation: {needed} needed and there are {sum(shard.info.num_documents for shard in shards)} in all; "
+            f"raise text.held_out (now {params.text.held_out}) or give more documents"
         )
-    return num_documents >= needed
+    return enough
 
 
 def _batches(

@@ -55,7 +55,8 @@ def build_bert(config: BertConfig, seed: int) -> BertForPreTraining:
 def initialize(model: PreTrainedModel, seed: int) -> None:
     """Give every segment's weights the model's own initial distribution, seeded by (seed, segment name)."""
     with torch.random.fork_rng(devices=[]):
-        for segment in segments_of(model):
+        # From the last to the first: every user of a tied weight sets it, and its owner, the first of them, must prevail.
+        for segment in reversed(segments_of(model)):
             torch.manual_seed(key("weights", seed, segment.name))
             for path in segment.modules:
                 model.get_submodule(path).apply(model._init_weights)

@@ -69,12 +69,24 @@ def check_enough_documents(shards: Sequence[Shard], kind: ExampleKind) -> None:
     num_documents = sum(shard.info.num_documents for shard in shards)
     if num_documents == 0:
         raise UserError("the text gives no training document; give more text or lower text.held_out")
-    if kind == "sentence_pairs" and num_documents < 2:
+    if kind == "sentence_pairs" and not hold_two_texts(shards):
+        found = "a single document" if num_documents == 1 else f"the same document {num_documents:,} times"
         raise UserError(
             "task.examples = 'sentence_pairs' needs at least two documents, to draw a random next sentence from another "
-            "one, and the training text is a single document; separate documents (blank lines between them in a plain "
+            f"one, and the training text is {found}; separate documents (blank lines between them in a plain "
             "text file), or use task.examples = 'documents'"
         )
+
+
+def hold_two_texts(shards: Sequence[Shard]) -> bool:
+    """Whether any two documents differ: a random next sentence comes from another text, and a copy is none."""
+    first = None
+    for shard in shards:
+        hashes = shard.document_hashes
+        first = hashes[0] if first is None else first
+        if (hashes != first).any():
+            return True
+    return False
 
 
 def windows_of(shards: Sequence[Shard], rule: ExampleRule, epoch: int | None) -> list[list[int]]:

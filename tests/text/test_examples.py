@@ -225,16 +225,19 @@ def test_a_pair_too_long_loses_tokens_of_the_longer_part_from_both_ends(make_sha
     assert np.std(fronts) == pytest.approx(19**0.5 / 2, abs=0.6)
 
 
-@pytest.mark.parametrize("documents", [[[5, 6]], [[[7, 8], [9]]] * 3])
-def test_pairs_of_one_text_only_are_refused(make_shards, documents):
+@pytest.mark.parametrize(
+    "documents, found", [([[5, 6]], "a single document"), ([[[7, 8], [9]]] * 3, "the same document 3 times")]
+)
+def test_pairs_of_one_text_only_are_refused(make_shards, documents, found):
     """One document, or three times the same: no random next sentence can be drawn."""
     shards = make_shards(documents)
-    rule = rule_of("sentence_pairs")
-    with pytest.raises(UserError, match=r"at least two (different )?documents"):
+    with pytest.raises(UserError, match=rf"needs at least two documents.*the training text is {found}; separate"):
         check_enough_documents(shards, "sentence_pairs")
-        next(examples_from(shards, rule, Cursor()))
+    with pytest.raises(UserError, match="at least two different documents"):
+        next(examples_from(shards, rule_of("sentence_pairs"), Cursor()))
     check_enough_documents(shards, "documents")
     assert next(examples_from(shards, rule_of("documents"), Cursor()))
+    check_enough_documents(make_shards(documents, [[5, 7]]), "sentence_pairs")
 
 
 def test_no_document_at_all_is_refused():
