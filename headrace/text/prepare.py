@@ -1,6 +1,6 @@
 """From raw files to a vocabulary and tokens on disk: streaming, parallel, resumable.
 
-    files -> documents -> chunks of about 4 million characters -> a process each: clean, split, encode -> shards
+    files -> documents -> chunks of about a million characters -> a process each: clean, split, encode -> shards
 
 What a chunk holds depends on the input alone, and each finished chunk leaves a record. So a killed prepare reads the
 input again, which is fast, and skips every chunk that is done. Memory: a few chunks, whatever the size of the input.
@@ -9,6 +9,7 @@ input again, which is fast, and skips every chunk that is done. Memory: a few ch
 import json
 import multiprocessing
 import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -24,8 +25,9 @@ from headrace.errors import UserError
 from headrace.params import Params, TextParams
 from headrace.progress import progress, say
 from headrace.run_folder import RunFolder
-from headrace.text.documents import Document, clean_document, detect_format, read_documents
+from headrace.text.documents import Document, clean_document, read_documents
 from headrace.text.files import expand_paths
+from headrace.text.formats import detect_format
 from headrace.text.sampling import reservoir_sample
 from headrace.text.sentences import split_long_line, split_sentences
 from headrace.text.tokens import (
@@ -41,8 +43,9 @@ from headrace.text.tokens import (
     write_atomically,
 )
 from headrace.text.vocabulary import Vocabulary, load_vocabulary, open_vocabulary, train_vocabulary
+from headrace.text.workers import end_with_parent
 
-CHUNK_CHARACTERS = 4_000_000
+CHUNK_CHARACTERS = 1_000_000
 ENCODE_SENTENCES = 2_000  # encoded at once: bounds the tokenizer's own memory
 LONGEST_TRAINER_LINE_BYTES = 4_000  # SentencePiece drops lines over 4,192 bytes
 ROUND_TRIP_EVERY = 50  # sentences
@@ -58,9 +61,9 @@ def prepare(params: Params, run: RunFolder) -> tuple[Vocabulary, TokenFolder]:
     text_format = _format_of(params.text, paths)
     vocabulary = _vocabulary(params, run, paths, text_format)
     source = _source(params, paths, text_format)
-    manifest = run.tokens / "manifest.json"
-    _refuse_other_source(run.tokens / "source.json", source)
-    if not manifest.is_file():
+    if _anything_done(run.tokens):
+        _refuse_other_source(run.tokens / "source.json", source)
+    if not (run.tokens / "manifest.json").is_file() or open_tokens(run.tokens).missing():
         _write_tokens(params, run, paths, text_format, vocabulary, source)
     return vocabulary, open_tokens(run.tokens)
 
@@ -87,19 +90,22 @@ def _format_of(text: TextParams, paths: list[Path]) -> str:
 
 def _vocabulary(params: Params, run: RunFolder, paths: list[Path], text_format: str) -> Vocabulary:
     text, wanted = params.text, params.text.vocabulary
-    settings = {
+    settings: dict[str, Any] = {
         "vocabulary": wanted.model_dump(mode="json"),
         "text": text.model_dump(mode="json", include={"unicode", "lowercase", "strip_accents"}),
     }
+    if wanted.load is None:
+        settings["files"] = _files(paths)
     record = run.root / "vocabulary.json"
     if record.is_file():
         made_with = json.loads(record.read_text("utf-8"))["settings"]
-        if made_with != settings:
+        if made_with == settings:
+            return open_vocabulary(run.tokenizer)
+        if _anything_done(run.tokens):
             raise UserError(
                 f"{run.tokenizer} was made with other settings: {_changes(made_with, settings)}. Undo the change, choose "
                 f"another run.folder, or delete {run.root}"
             )
-        return open_vocabulary(run.tokenizer)
     if wanted.load is not None:
         vocabulary = load_vocabulary(
             wanted.load,
@@ -207,7 +213,7 @@ def _write_tokens(
         for number, documents in enumerate(_chunks(_documents(params.text, paths, text_format, counts))):
             num_chunks = number + 1
             characters = sum(len(document.text) for document in documents)
-            if (run.tokens / "chunks" / f"{number:05d}.json").is_file():
+            if _is_done(run.tokens, number):
                 meter.advance(characters)
                 continue
             waiting[submit(number, documents)] = characters
@@ -216,6 +222,15 @@ def _write_tokens(
         while waiting:
             _collect(waiting, meter)
     _finish(params, run, vocabulary, source, counts, num_chunks, time.monotonic() - started_s)
+
+
+def _is_done(tokens: Path, number: int) -> bool:
+    """Whether a chunk has its record and every shard that the record names."""
+    record = tokens / "chunks" / f"{number:05d}.json"
+    if not record.is_file():
+        return False
+    shards = json.loads(record.read_text("utf-8"))["shards"].values()
+    return all((tokens / info["path"]).is_file() for info in shards)
 
 
 def _collect(waiting: dict[Future[None], int], meter: Any) -> None:
@@ -286,6 +301,9 @@ _worker: tuple[_Recipe, Vocabulary] | None = None  # set once in each worker pro
 
 def _start_worker(recipe: _Recipe, in_worker: bool) -> None:
     global _worker
+    if in_worker:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent ends the pool
+        end_with_parent()
     _worker = (recipe, open_vocabulary(recipe.tokenizer, in_worker))
 
 
@@ -394,6 +412,7 @@ def _finish(
     frequency = np.zeros(vocabulary.size, np.int64)
     for shard in (shard for split in SPLITS for shard in tokens.shards(split)):
         frequency += np.bincount(shard.tokens, minlength=vocabulary.size)
+        shard.close()
     totals = {
         split: {
             unit: sum(info[f"num_{unit}"] for info in shards[split]) for unit in ("documents", "sentences", "tokens")
@@ -470,8 +489,17 @@ def _source(params: Params, paths: list[Path], text_format: str) -> dict[str, An
     return {
         "text": text,
         "vocabulary_sha256": sha256_of(params.run.folder / "tokenizer" / "vocabulary.json"),
-        "files": [[str(path), path.stat().st_size, _fingerprint(path)] for path in paths],
+        "files": _files(paths),
     }
+
+
+def _files(paths: list[Path]) -> list[list[Any]]:
+    return [[str(path), path.stat().st_size, _fingerprint(path)] for path in paths]
+
+
+def _anything_done(tokens: Path) -> bool:
+    """Whether any chunk is: until then nothing is lost when text or settings change."""
+    return any((tokens / "chunks").glob("*.json"))
 
 
 def _fingerprint(path: Path, num_bytes: int = 1 << 20) -> str:

@@ -171,7 +171,9 @@ class TokenFolder:
                 path = self.folder / shard.info.path
                 remedy = "delete it and run `headrace prepare`, which makes only what is missing"
                 if not path.is_file():
-                    raise UserError(f"{path}: shard is missing; run `headrace prepare`, which makes only what is missing")
+                    raise UserError(
+                        f"{path}: shard is missing; run `headrace prepare`, which makes only what is missing"
+                    )
                 if (size := path.stat().st_size) != shard.info.size_bytes:
                     raise UserError(
                         f"{path}: shard is damaged: {size:,} bytes, {shard.info.size_bytes:,} expected; {remedy}"

@@ -12,8 +12,9 @@ from pyarrow import parquet
 
 from headrace.errors import InputError, UserError
 from headrace.text import documents
-from headrace.text.documents import FORMATS, Document, clean_document, detect_format, read_documents
+from headrace.text.documents import FORMATS, Document, clean_document, read_documents
 from headrace.text.files import expand_paths
+from headrace.text.formats import detect_format
 
 SENTENCES = "猫がいる。\n犬もいる。\n\n鳥が鳴く。\n"
 PARAGRAPHS = "猫がいる。犬もいる。寝ている。\n鳥が鳴く。空を飛ぶ。\n"

@@ -12,7 +12,8 @@ import zstandard
 
 from headrace.errors import InputError, UserError
 from headrace.text import files
-from headrace.text.files import Line, detect_encoding, expand_paths, iter_lines, open_bytes
+from headrace.text.encodings import detect_encoding
+from headrace.text.files import Line, expand_paths, iter_lines, open_bytes
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 JAPANESE = "吾輩は猫である。名前はまだ無い。\nどこで生れたかとんと見当がつかぬ。「ニャー」と泣いていた。\n"
