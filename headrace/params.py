@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from headrace.errors import UserError
 from headrace.schedule_params import Schedule
@@ -19,16 +19,26 @@ from headrace.schedule_params import Schedule
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+BelowOne = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """pydantic takes true for 1, and YAML reads a bare yes, no, on or off as true or false."""
+        wanted = str(cls.model_fields[info.field_name or ""].annotation)
+        if isinstance(value, bool) and "bool" not in wanted and "Literal" not in wanted:
+            raise ValueError("should not be true or false")
+        return value
 
 
 class RunParams(_Section):
     folder: Path
     """Where everything of this run is written: tokenizer, tokens, checkpoints, model, logs and report.html."""
-    seed: int = 1
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Decides initial weights, example order, masks and dropout; the same seed gives the same numbers."""
 
 
@@ -75,7 +85,7 @@ class TextParams(_Section):
     """Lower-case all text."""
     strip_accents: bool = False
     """Remove accents from Latin letters; Japanese voicing marks always stay."""
-    held_out: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.01
+    held_out: BelowOne = 0.01
     """Share of documents kept for evaluation, chosen by a hash of their text; they never train."""
     words: Literal["auto", "mecab", "whitespace"] = "auto"
     """What a word is for whole-word masking: MeCab words, runs between spaces, or by language (`auto`)."""
@@ -107,8 +117,8 @@ class ModelParams(_Section):
     """Width of the feed-forward layers; 4 x hidden_size when hidden_size is given and this is not."""
     max_position_embeddings: PositiveInt = 512
     """The longest sequence the model can read."""
-    hidden_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
-    attention_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
+    hidden_dropout: BelowOne = 0.1
+    attention_dropout: BelowOne = 0.1
     layer_norm_eps: Annotated[float, Field(gt=0.0)] = 1e-12
     initializer_range: Annotated[float, Field(gt=0.0)] = 0.02
     """Standard deviation of the initial weights."""
@@ -130,7 +140,7 @@ class TaskParams(_Section):
 
 class OptimizerParams(_Section):
     kind: Literal["adamw"] = "adamw"
-    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
+    betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
     eps: Annotated[float, Field(gt=0.0)] = 1e-6
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
     no_decay: list[str] = ["bias", "LayerNorm"]
@@ -157,15 +167,13 @@ class PhaseParams(_Section):
     buckets: list[PositiveInt] | None = None
     """Row lengths to pad to; default: to the longest row of the microbatch. The numbers do not change."""
 
-    @model_validator(mode="after")
-    def _buckets_fit(self) -> "PhaseParams":
-        if self.buckets is not None and (
-            sorted(set(self.buckets)) != self.buckets or self.buckets[-1] > self.sequence_length
-        ):
-            raise ValueError(
-                f"buckets = {self.buckets} must rise and end at or below sequence_length = {self.sequence_length}"
-            )
-        return self
+    @field_validator("buckets")
+    @classmethod
+    def _buckets_fit(cls, value: list[int] | None, info: ValidationInfo) -> list[int] | None:
+        length = info.data.get("sequence_length", 0)  # missing when that key is wrong itself, which is reported
+        if value is not None and length and (not value or sorted(set(value)) != value or value[-1] > length):
+            raise ValueError(f"should rise and end at or below sequence_length = {length}")
+        return value
 
 
 class TrainingParams(_Section):
@@ -190,7 +198,9 @@ class TrainingParams(_Section):
     def _every_phase_has_a_learning_rate(self) -> "TrainingParams":
         for i, phase in enumerate(self.phases):
             if phase.learning_rate is None and self.learning_rate is None:
-                raise ValueError(f"phases.{i} has no learning_rate, and training.learning_rate is not given either")
+                raise ValueError(
+                    f"training.phases.{i}.learning_rate: is required where training.learning_rate is not given"
+                )
         return self
 
 
@@ -205,6 +215,14 @@ class EvaluationParams(_Section):
     """Fixes examples and masks of the evaluation, so that figures of different checkpoints compare."""
     fill: list[str] = []
     """Sentences with one [MASK] each for which the report shows what the model fills in."""
+
+    @field_validator("fill")
+    @classmethod
+    def _one_blank_each(cls, value: list[str]) -> list[str]:
+        for text in value:
+            if text.count("[MASK]") != 1:
+                raise ValueError(f"{text!r} should hold [MASK] exactly once")
+        return value
 
 
 class DeviceParams(_Section):
@@ -284,6 +302,8 @@ class _UniqueKeyLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(None, None, "a key should be a word", key_node.start_mark)
             if key_node.value in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"key {key_node.value!r} is given twice", key_node.start_mark
@@ -299,7 +319,7 @@ def _parse_yaml(text: str, source: str) -> Any:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UserError(f"{source}{line}: not valid YAML: {error.problem}") from None
     except yaml.YAMLError as error:
-        raise UserError(f"{source}: not valid YAML: {error}") from None
+        raise UserError(f"{source}: not valid YAML: {str(error).splitlines()[0]}") from None
 
 
 def _apply_override(tree: dict[str, Any], override: str) -> None:
@@ -340,10 +360,53 @@ def _explain(problem: Any) -> str:
         return f"{path}: unknown key{hint} (valid keys: {', '.join(valid)})"
     if kind == "missing":
         return f"{path}: is required and not given"
-    message = problem["msg"].removeprefix("Value error, ")
+    message = _requirement(problem)
     if kind == "value_error" and isinstance(value, dict | BaseModel):
         return message if "." in message.split(" ")[0] else f"{path}: {message}"
-    return f"{path} = {value!r}: {message[:1].lower()}{message[1:]}"
+    shown = repr(value)
+    return f"{path} = {shown if len(shown) <= 80 else shown[:77] + '...'}: {message}"
+
+
+def _requirement(problem: Any) -> str:
+    """What a value should be, in words of YAML and not of pydantic."""
+    kind, context = problem["type"], problem.get("ctx", {})
+    match kind:
+        case "int_type" | "int_parsing" | "int_from_float" | "int_parsing_size":
+            return "should be a whole number"
+        case "float_type" | "float_parsing":
+            return "should be a number"
+        case "finite_number":
+            return "should be a finite number"
+        case "bool_type" | "bool_parsing":
+            return "should be true or false"
+        case "string_type":
+            return "should be text"
+        case "path_type":
+            return "should be a path"
+        case "list_type" | "tuple_type":
+            return "should be a list"
+        case "too_short":
+            return (
+                f"should have at least {context['min_length']} {'entry' if context['min_length'] == 1 else 'entries'}"
+            )
+        case "too_long":
+            return f"should have at most {context['max_length']} entries"
+        case "model_type" | "model_attributes_type" | "dict_type":
+            keys = ", ".join(sorted(_keys_beside((*problem["loc"], ""))))
+            return f"should be a section with keys of its own ({keys})"
+        case "invalid_key":
+            return "is no key; keys are words"
+        case "greater_than":
+            return f"should be more than {context['gt']:g}"
+        case "greater_than_equal":
+            return f"should be {context['ge']:g} or more"
+        case "less_than":
+            return f"should be less than {context['lt']:g}"
+        case "less_than_equal":
+            return f"should be {context['le']:g} or less"
+        case "literal_error":
+            return f"should be {context['expected']}"
+    return problem["msg"].removeprefix("Value error, ")
 
 
 _UNION_TAGS = {"constant", "linear", "polynomial", "cosine", "exponential", "piecewise"}
