@@ -278,7 +278,10 @@ def test_keys_are_never_used_twice(many, monkeypatch):
     assert len(set(keys)) == len(keys)
 
 
-def test_order_depends_on_seed_phase_and_epoch(many):
+@pytest.mark.parametrize("num_shards", [1, 9])
+def test_order_depends_on_seed_phase_and_epoch(many, num_shards):
+    many = many[:num_shards]
+
     def order(**changes):
         epoch = changes.pop("epoch", 0)
         return [span for span, _ in one_epoch(many, rule_of("sentences", **changes), epoch)]
@@ -288,7 +291,7 @@ def test_order_depends_on_seed_phase_and_epoch(many):
     for other in orders[1:]:
         assert other != orders[0] and sorted(other) == sorted(orders[0])
         same_place = np.mean([a == b for a, b in zip(orders[0], other, strict=True)])
-        assert same_place < 0.02
+        assert same_place < 0.05
 
 
 def test_evaluation_goes_through_the_documents_in_order(many):

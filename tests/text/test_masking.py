@@ -58,6 +58,23 @@ def test_random_tokens_are_normal_ones_and_all_of_them():
     assert ((counts[5:] - expected) ** 2 / expected).sum() < 80  # chi squared, 39 degrees of freedom: p = 1e-4
 
 
+@pytest.mark.parametrize(
+    "whole_words, positions, seen",
+    [
+        (False, [7, 8, 11, 12, 14, 16, 23, 24, 32, 35, 36, 40], [4, 107, 4, 4, 4, 4, 17, 4, 131, 4, 93, 4]),
+        (True, [9, 10, 11, 12, 13, 14, 24, 25, 26, 36, 37, 38], [4, 4, 4, 4, 4, 4, 4, 4, 4, 93, 4, 4]),
+    ],
+)
+def test_masks_are_pinned(whole_words, positions, seen):
+    """A change of these lists changes every run: it needs a reason, and a line in the change log."""
+    ids = np.concatenate([[CLS], np.arange(100, 140), [SEP]])
+    rule = MaskRule(0.3, 20, whole_words, MASK, UNK, NORMAL)
+    starts = np.arange(len(ids)) % 3 == 0
+    out = mask(ids, np.zeros(len(ids), int), ids >= 5, starts, np.array([key("pinned")], np.uint64), rule)
+    assert out.positions.tolist() == positions
+    assert out.input_ids[out.positions].tolist() == seen
+
+
 def test_special_and_unknown_tokens_are_never_predicted_and_nothing_else_changes():
     ids, _, out = masked([10, 30, 128, 9] * 200)
     assert np.isin(out.target_ids, NORMAL).all()
