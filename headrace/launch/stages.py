@@ -140,4 +140,5 @@ def summary(params: Params, run: RunFolder, tokens: TokenFolder, samples: list[F
 
 
 def _prepared(run: RunFolder) -> tuple[Vocabulary, TokenFolder]:
-    return open_vocabulary(run.tokenizer), open_tokens(run.tokens)
+    tokens = open_tokens(run.tokens)
+    return open_vocabulary(run.tokenizer), tokens

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from transformers import PretrainedConfig
 
 from headrace.errors import UserError
@@ -88,19 +89,14 @@ def write_checkpoint(
         aside.rename(final)
         _flush(run.checkpoints)
         _point(run.model, final)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         shutil.rmtree(aside, ignore_errors=True)
         # copytree collects (from, to, reason) of each file in an error of its own.
-        reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror
+        reason = error.args[0][0][2] if isinstance(error, shutil.Error) else getattr(error, "strerror", error)
         raise UserError(
             f"{final}: cannot be written ({reason}); earlier checkpoints are untouched. Free space, then run "
             f"again: it goes on from the last one"
         ) from None
-    except Exception as error:  # safetensors reports a full disk as an error of its own
-        shutil.rmtree(aside, ignore_errors=True)
-        if type(error).__module__.startswith("safetensors"):
-            raise UserError(f"{final}: cannot be written ({error}); earlier checkpoints are untouched") from None
-        raise
     for old in list_checkpoints(run)[:-keep]:
         shutil.rmtree(old.rename(_aside(old)))  # renamed first: half of a checkpoint never has a final name
     return final

@@ -89,10 +89,20 @@ def decisive_params(params: Params) -> dict[str, Any]:
 
 
 def _compare(before: dict[str, Any], now: dict[str, Any], checkpoint: str, state: TrainingState) -> None:
-    """Refuse changes that would rewrite the past; steps and phases that are still ahead may change."""
+    """Refuse changes that would rewrite the past. Steps and phases that are still ahead may change, and so may what a run
+    that diverged needs changed to go on: learning rate and clipping."""
     before, now = json.loads(json.dumps(before)), json.loads(json.dumps(now))
     phases_before, phases_now = before["training"].pop("phases"), now["training"].pop("phases")
-    changed = [f"{path} was {a!r}, now {b!r}" for path, a, b in _differences(before, now)]
+    changed: list[str] = []
+
+    def judge(path: str, a: Any, b: Any) -> None:
+        if ".learning_rate" in path or path.endswith(".max_gradient_norm"):
+            say(f"From step {state.step} on: {path} was {a!r}, now {b!r}")
+        else:
+            changed.append(f"{path} was {a!r}, now {b!r}")
+
+    for difference in _differences(before, now):
+        judge(*difference)
     for i in range(min(state.phase + 1, len(phases_before))):
         if i >= len(phases_now):
             changed.append(f"training.phases.{i} is gone")
@@ -100,7 +110,10 @@ def _compare(before: dict[str, Any], now: dict[str, Any], checkpoint: str, state
         for path, a, b in _differences(phases_before[i], phases_now[i], f"training.phases.{i}"):
             if i == state.phase and path.endswith(".steps") and b is not None and b >= state.phase_step:
                 continue
-            changed.append(f"{path} was {a!r}, now {b!r}")
+            if i == state.phase:
+                judge(path, a, b)
+            else:
+                changed.append(f"{path} was {a!r}, now {b!r}")
     if changed:
         raise UserError(
             f"{checkpoint} was trained with other params: {'; '.join(changed)}. Undo the change, or choose another "

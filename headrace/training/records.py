@@ -1,14 +1,18 @@
 """What a run writes down as it goes: metrics.jsonl, TensorBoard scalars and the embedding projector."""
 
+import errno
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch.utils.tensorboard import SummaryWriter
 
+from headrace.errors import UserError
 from headrace.run_folder import RunFolder
+from headrace.text.tokens import write_atomically
 
 # record key -> TensorBoard tag
 SCALARS = {
@@ -29,29 +33,30 @@ class Records:
     """Appends to the run's records. Opening at step n first drops what was recorded after it: that part runs again."""
 
     def __init__(self, run: RunFolder, step: int):
+        self._run = run
         keep_until(run.metrics, step)
         keep_until(run.evaluations, step)
-        self._metrics = run.metrics.open("a", encoding="utf-8")
-        self._evaluations = run.evaluations.open("a", encoding="utf-8")
-        self._board = SummaryWriter(str(run.tensorboard), purge_step=step + 1 if step else None)
+        with _writing(run.tensorboard):
+            self._board = SummaryWriter(str(run.tensorboard), purge_step=step + 1 if step else None)
 
     def train(self, record: dict[str, Any]) -> None:
-        _append(self._metrics, record)
-        for name, tag in SCALARS.items():
-            if record.get(name) is not None:
-                self._board.add_scalar(tag, record[name], record["step"])
+        append_record(self._run.metrics, record)
+        with _writing(self._run.tensorboard):
+            for name, tag in SCALARS.items():
+                if record.get(name) is not None:
+                    self._board.add_scalar(tag, record[name], record["step"])
 
     def evaluation(self, record: dict[str, Any]) -> None:
-        _append(self._evaluations, record)
-        for name, value in record.items():
-            if name.startswith("eval/") and value is not None:
-                self._board.add_scalar(name, value, record["step"])
-        self._board.flush()
+        append_record(self._run.evaluations, record)
+        with _writing(self._run.tensorboard):
+            for name, value in record.items():
+                if name.startswith("eval/") and value is not None:
+                    self._board.add_scalar(name, value, record["step"])
+            self._board.flush()
 
     def close(self) -> None:
-        self._metrics.close()
-        self._evaluations.close()
-        self._board.close()
+        with _writing(self._run.tensorboard):
+            self._board.close()
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
@@ -68,17 +73,23 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
 
 def append_record(path: Path, record: dict[str, Any]) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        _append(file, record)
+    """In one write; begins a new line where a crash cut the last one short."""
+    line = (json.dumps(record, ensure_ascii=False) + "\n").encode()
+    with _writing(path), path.open("a+b", buffering=0) as file:
+        if size := file.seek(0, 2):
+            file.seek(size - 1)
+            if file.read(1) != b"\n":
+                line = b"\n" + line
+        if (written := file.write(line)) != len(line):
+            file.truncate(size)
+            raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes written")
 
 
 def keep_until(path: Path, step: int) -> None:
     """Drop records after `step`, and a last line that a crash cut short."""
     if path.is_file():
         kept = [record for record in read_records(path) if record["step"] <= step]
-        aside = path.with_name(path.name + ".tmp")
-        aside.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept), "utf-8")
-        aside.replace(path)
+        write_atomically(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept).encode())
 
 
 def write_projector(run: RunFolder, embeddings: np.ndarray, labels: Sequence[str]) -> None:
@@ -86,15 +97,16 @@ def write_projector(run: RunFolder, embeddings: np.ndarray, labels: Sequence[str
 
     Paths in the config are relative to the log folder; a tab or newline inside a label would break its table.
     """
-    run.tensorboard.mkdir(exist_ok=True)
-    np.savetxt(run.tensorboard / "token_embeddings.tsv", embeddings, fmt="%.5g", delimiter="\t")
     table = "\n".join(_one_cell(label) for label in labels) + "\n"
-    (run.tensorboard / "token_labels.tsv").write_text(table, "utf-8")
     config = (
         'embeddings {\n  tensor_name: "word embeddings, commonest tokens"\n'
         '  tensor_path: "token_embeddings.tsv"\n  metadata_path: "token_labels.tsv"\n}\n'
     )
-    (run.tensorboard / "projector_config.pbtxt").write_text(config, "utf-8")
+    with _writing(run.tensorboard):
+        run.tensorboard.mkdir(exist_ok=True)
+        np.savetxt(run.tensorboard / "token_embeddings.tsv", embeddings, fmt="%.5g", delimiter="\t")
+        (run.tensorboard / "token_labels.tsv").write_text(table, "utf-8")
+        (run.tensorboard / "projector_config.pbtxt").write_text(config, "utf-8")
 
 
 def _one_cell(label: str) -> str:
@@ -102,6 +114,11 @@ def _one_cell(label: str) -> str:
     return escaped if escaped.strip() else repr(label)
 
 
-def _append(file: Any, record: dict[str, Any]) -> None:
-    file.write(json.dumps(record, ensure_ascii=False) + "\n")
-    file.flush()
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be written ({error.strerror}); free space, then run again: it goes on from the last checkpoint"
+        ) from None

@@ -27,6 +27,10 @@ def written_aside(folder: Path) -> Iterator[Path]:
         aside.rename(folder)
     except OSError as error:
         raise UserError(f"{folder}: cannot write the vocabulary there: {error}") from error
+    except Exception as error:
+        if "os error" not in str(error):  # a bare Exception is how tokenizers reports what the disk refuses
+            raise
+        raise UserError(f"{folder}: cannot write the vocabulary there: {error}") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
