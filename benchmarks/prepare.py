@@ -35,7 +35,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=Path, default=None)
     parser.add_argument("--megabytes", type=float, default=30, help="size of the 1x input, UTF-8")
-    parser.add_argument("--times", type=int, default=10, help="how much larger the large input is; 1 = only the 1x input")
+    parser.add_argument(
+        "--times", type=int, default=10, help="how much larger the large input is; 1 = only the 1x input"
+    )
     parser.add_argument("--workers", type=int, default=0, help="tokenizing processes; 0 = one per core")
     parser.add_argument("--vocabulary", type=int, default=8000)
     parser.add_argument("--no-classic", action="store_true")
@@ -46,7 +48,12 @@ def main() -> None:
         small, large = folder / "small.txt", folder / "large.txt"
         small_bytes = write_input(small, documents, args.megabytes * MB, seed=1)
         vocabulary = train_vocabulary_folder(folder, small, args)
-        result = {"benchmark": "prepare", "kind": vocabulary.kind, "vocabulary": vocabulary.size, "cores": os.cpu_count()}
+        result = {
+            "benchmark": "prepare",
+            "kind": vocabulary.kind,
+            "vocabulary": vocabulary.size,
+            "cores": os.cpu_count(),
+        }
         result["at_1x"] = measure(folder, small, small_bytes, args, "small")
         print(result["at_1x"], flush=True)
         if args.times > 1:

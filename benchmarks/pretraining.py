@@ -21,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command sets it; for both sides
 warnings.filterwarnings("ignore")
 
 import torch
@@ -59,12 +60,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=["tiny", "mini", "small", "medium", "base", "large"], default="mini")
     parser.add_argument("--length", type=int, default=128, help="sequence length")
-    parser.add_argument("--batch", type=int, default=None, help="examples an optimizer step (default 256; 64 from base on)")
+    parser.add_argument(
+        "--batch", type=int, default=None, help="examples an optimizer step (default 256; 64 from base on)"
+    )
     parser.add_argument("--peer-microbatch", type=int, default=32, help="per_device_train_batch_size of the peer")
     parser.add_argument("--steps", type=int, default=None, help="timed optimizer steps a round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--text", type=Path, default=ROOT / ".cache/demo/wikipedia-en.txt")
-    parser.add_argument("--folder", type=Path, default=None, help="where tokens are prepared (default: a temporary folder)")
+    parser.add_argument(
+        "--folder", type=Path, default=None, help="where tokens are prepared (default: a temporary folder)"
+    )
     args = parser.parse_args()
     batch = args.batch or (64 if args.model in ("base", "large") else 256)
     steps = args.steps or {"tiny": 12, "mini": 8, "small": 3, "medium": 2, "base": 2, "large": 1}[args.model]
@@ -186,7 +191,11 @@ class Peer:
     """transformers.Trainer on the same sentence pairs, unmasked; the collator masks them."""
 
     def __init__(self, params: Params, tokens: TokenFolder, vocabulary: Vocabulary, microbatch: int, folder: Path):
-        self.phase, self.microbatch, self.folder = params.training.phases[0], min(microbatch, params.training.phases[0].batch_size), folder
+        self.phase, self.microbatch, self.folder = (
+            params.training.phases[0],
+            min(microbatch, params.training.phases[0].batch_size),
+            folder,
+        )
         self.accumulate = self.phase.batch_size // self.microbatch
         self.model = BertForPreTraining(bert_config(params.model, vocabulary.size, vocabulary.pad_id))
         self.tokenizer = AutoTokenizer.from_pretrained(vocabulary.folder)
@@ -194,7 +203,9 @@ class Peer:
         layout = masked_lm.batch_rule(params, vocabulary, self.phase.sequence_length, 10**9, self.phase)
         shards = tokens.shards("train")
         self.stream = examples_from(shards, rule, Cursor())
-        self.make = lambda chosen: unmasked(make_batch(shards, *zip(*((s, k) for s, k, _ in chosen), strict=True), layout))
+        self.make = lambda chosen: unmasked(
+            make_batch(shards, *zip(*((s, k) for s, k, _ in chosen), strict=True), layout)
+        )
 
     def measure(self, steps: int) -> float:
         """Real tokens/s over `steps` optimizer steps after the warm-up ones."""
@@ -232,14 +243,14 @@ class Clock(TrainerCallback):
     def __init__(self, warm_up_steps: int):
         self.warm_up_steps, self.elapsed_s = warm_up_steps, 0.0
 
-    def on_step_end(self, args, state, control, **kwargs):  # noqa: ANN001, ANN003
+    def on_step_end(self, args, state, control, **kwargs):
         if state.global_step == self.warm_up_steps:
             self.started_s = time.perf_counter()
         elif state.global_step > self.warm_up_steps:
             self.elapsed_s = time.perf_counter() - self.started_s
 
 
-def unmasked(batch) -> list[dict]:  # noqa: ANN001
+def unmasked(batch) -> list[dict]:
     """A batch's examples as a datasets-like list, true tokens put back where they were masked."""
     for microbatch in batch.microbatches:
         microbatch.input_ids.reshape(-1)[microbatch.target_positions] = microbatch.target_ids

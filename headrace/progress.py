@@ -58,7 +58,7 @@ class _BarMeter(Meter):
     def __init__(self, description: str, total: float | None, unit: str, done: float, bar: Progress):
         super().__init__(description, total, unit, done)
         self.bar = bar
-        self.task = bar.add_task(description, total=total, completed=done, unit=unit, note="")
+        self.task = bar.add_task(description, total=total, completed=int(done), unit=unit, note="")
 
     def _show(self) -> None:
         self.bar.update(self.task, completed=self.done, note=self.note)

@@ -26,7 +26,7 @@ Overrides = Annotated[
 @app.command()
 def run(params: ParamsFile, overrides: Overrides = None) -> None:
     """Do every stage that is not done yet: prepare, train, evaluate, report. Goes on where it was interrupted."""
-    from headrace.launch.stages import run_stages
+    from headrace.cli.stages import run_stages
 
     _or_stop(run_stages, load_params(params, overrides or ()))
 
@@ -34,7 +34,7 @@ def run(params: ParamsFile, overrides: Overrides = None) -> None:
 @app.command()
 def prepare(params: ParamsFile, overrides: Overrides = None) -> None:
     """Make the vocabulary and the tokens of the text."""
-    from headrace.launch.prepare_stage import prepare_stage
+    from headrace.cli.prepare_stage import prepare_stage
 
     prepare_stage(load_params(params, overrides or ()))
 
@@ -42,7 +42,7 @@ def prepare(params: ParamsFile, overrides: Overrides = None) -> None:
 @app.command()
 def train(params: ParamsFile, overrides: Overrides = None) -> None:
     """Train on prepared tokens, from the newest checkpoint on."""
-    from headrace.launch.stages import train_stage
+    from headrace.cli.stages import train_stage
 
     _or_stop(train_stage, load_params(params, overrides or ()))
 
@@ -54,7 +54,7 @@ def evaluate(
     all_checkpoints: Annotated[bool, typer.Option(help="Evaluate every checkpoint that is there.")] = False,
 ) -> None:
     """Evaluate the newest checkpoint on the held-out documents."""
-    from headrace.launch.stages import evaluate_stage
+    from headrace.cli.stages import evaluate_stage
 
     evaluate_stage(load_params(params, overrides or ()), all_checkpoints)
 
@@ -62,10 +62,13 @@ def evaluate(
 @app.command()
 def inspect(folder: Annotated[Path, typer.Argument(help="A run folder, a tokens folder or a checkpoint.")]) -> None:
     """Show what is in a run, token or checkpoint folder, and whether it is whole."""
-    from headrace.report.inspect import inspect_folder
+    from headrace.report.inspect import DAMAGED, inspect_folder
 
-    for line in inspect_folder(folder):
+    lines = inspect_folder(folder)
+    for line in lines:
         print(line)
+    if any(DAMAGED in line for line in lines):
+        sys.exit(1)
 
 
 @app.command()

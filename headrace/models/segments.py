@@ -8,6 +8,7 @@ A weight used by several segments (BERT's word embeddings are also its output la
 from dataclasses import dataclass
 
 from torch import nn
+from transformers import PreTrainedModel
 
 from headrace.errors import UserError
 
@@ -35,13 +36,13 @@ class Segment:
     parameters: dict[str, nn.Parameter]
 
 
-def segments_of(model: nn.Module) -> list[Segment]:
+def segments_of(model: PreTrainedModel) -> list[Segment]:
     """The segments of an untouched transformers model, in forward order; every parameter is in exactly one."""
     model_type = model.config.model_type
     family = FAMILIES.get(model_type)
     if family is None:
         raise UserError(f"model type {model_type!r} is not known here; known: {', '.join(FAMILIES)}")
-    num_blocks = len(model.get_submodule(family.blocks))
+    num_blocks = len(list(model.get_submodule(family.blocks).children()))
     paths = [
         ("embeddings", family.embeddings),
         *((f"block-{i:03d}", (f"{family.blocks}.{i}",)) for i in range(num_blocks)),

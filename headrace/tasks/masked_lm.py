@@ -75,6 +75,7 @@ def batch_rule(
 
 def freeze_unused(model: BertForPreTraining, pairs: bool) -> None:
     """Without pairs the pooler and the next-sentence head get no gradient, so they keep their initial weights."""
+    assert model.bert.pooler is not None
     for module in (model.bert.pooler, model.cls.seq_relationship):
         module.requires_grad_(pairs)
 
@@ -102,6 +103,7 @@ def forward(model: BertForPreTraining, microbatch: Microbatch, device: torch.dev
     masked_logits = _vocabulary_logits(model, model.cls.predictions.transform(hidden.index_select(0, targets)))
     pair_logits = None
     if len(labels):
+        assert model.bert.pooler is not None
         pooled = model.bert.pooler(hidden.index_select(0, firsts).unsqueeze(1))  # the pooler takes slot 0 of each row
         pair_logits = model.cls.seq_relationship(pooled).float()
     return Outputs(masked_logits.float(), pair_logits, target_ids, labels)

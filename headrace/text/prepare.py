@@ -46,7 +46,8 @@ from headrace.text.vocabulary import Vocabulary, load_vocabulary, open_vocabular
 from headrace.text.workers import end_with_parent
 
 CHUNK_CHARACTERS = 1_000_000
-ENCODE_SENTENCES = 2_000  # encoded at once: bounds the tokenizer's own memory
+ENCODE_CHARACTERS = 100_000  # encoded at once: bounds the tokenizer's own memory, some 500 bytes a character
+LONGEST_SENTENCE_BYTES = 30_000  # a longer one is no sentence, and costs the tokenizer memory in one piece
 LONGEST_TRAINER_LINE_BYTES = 4_000  # SentencePiece drops lines over 4,192 bytes
 ROUND_TRIP_EVERY = 50  # sentences
 ONE_SENTENCE_WARNING_SHARE = 0.9
@@ -316,13 +317,16 @@ def _encode_chunk(number: int, documents: list[Document]) -> None:
     lost: list[str] = []
     for group in _groups(documents, recipe, counts):
         sentences = [sentence for _, each in group for sentence in each]
-        ids = vocabulary.encode_batch(sentences)
-        arrays = [np.array(each, np.int64) for each in ids]
-        starts = (
-            [vocabulary.starts_word(each) for each in arrays]
-            if recipe.words == "marks"
-            else vocabulary.word_starts_batch(sentences, ids, recipe.words)  # pyright: ignore[reportArgumentType]
-        )
+        arrays: list[np.ndarray] = []
+        starts: list[np.ndarray] = []
+        for some in _some_at_a_time(sentences):
+            ids = vocabulary.encode_batch(some)
+            arrays += [np.array(each, np.int32) for each in ids]
+            starts += (
+                [vocabulary.starts_word(each) for each in ids]
+                if recipe.words == "marks"
+                else vocabulary.word_starts_batch(some, ids, recipe.words)  # pyright: ignore[reportArgumentType]
+            )
         at = 0
         for hashed, each in group:
             split = "held_out" if is_held_out(hashed, recipe.held_out) else "train"
@@ -354,22 +358,40 @@ def _encode_chunk(number: int, documents: list[Document]) -> None:
 
 
 def _groups(documents: list[Document], recipe: _Recipe, counts: Counter[str]) -> Iterator[list[tuple[int, list[str]]]]:
-    """(hash, sentences) of documents, some thousand sentences at a time."""
+    """(hash, sentences) of documents, those of about ENCODE_CHARACTERS at a time."""
     group: list[tuple[int, list[str]]] = []
     size = 0
     for document in documents:
         cleaned = clean_document(document, recipe.text_format)
-        sentences = split_sentences(cleaned, recipe.language, document.lines_are_sentences)
+        sentences = [
+            piece
+            for sentence in split_sentences(cleaned, recipe.language, document.lines_are_sentences)
+            for piece in split_long_line(sentence, LONGEST_SENTENCE_BYTES)
+        ]
         if not sentences:
             counts["dropped: document without sentences"] += 1
             continue
         group.append((document_hash(document.text), sentences))
-        size += len(sentences)
-        if size >= ENCODE_SENTENCES:
+        size += len(cleaned)
+        if size >= ENCODE_CHARACTERS:
             yield group
             group, size = [], 0
     if group:
         yield group
+
+
+def _some_at_a_time(sentences: list[str]) -> Iterator[list[str]]:
+    """About ENCODE_CHARACTERS of sentences, of which one document may hold many times more."""
+    some: list[str] = []
+    characters = 0
+    for sentence in sentences:
+        some.append(sentence)
+        characters += len(sentence)
+        if characters >= ENCODE_CHARACTERS:
+            yield some
+            some, characters = [], 0
+    if some:
+        yield some
 
 
 # --- the input report
@@ -488,6 +510,7 @@ def _source(params: Params, paths: list[Path], text_format: str) -> dict[str, An
     text |= {"format": text_format, "words": word_rule(params, open_vocabulary(params.run.folder / "tokenizer").kind)}
     return {
         "text": text,
+        "chunk_characters": CHUNK_CHARACTERS,
         "vocabulary_sha256": sha256_of(params.run.folder / "tokenizer" / "vocabulary.json"),
         "files": _files(paths),
     }

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headrace.errors import UserError
 from headrace.evaluation.evaluate import describe, evaluate
 from headrace.optim import learning_rate
 from headrace.params import Params
@@ -25,12 +24,11 @@ from headrace.text.tokens import TokenFolder, write_atomically
 from headrace.text.vocabulary import Vocabulary
 from headrace.training.checkpoint import (
     TrainingState,
-    list_checkpoints,
-    read_manifest,
     write_checkpoint,
 )
 from headrace.training.input import TrainingInput
 from headrace.training.records import Records, read_records, write_projector
+from headrace.training.resume import decisive_params, resume
 from headrace.training.setup import Trainable, build_trainable, initial_loss_scale, update_rule
 from headrace.training.step import NonFiniteError, StepResult, train_step
 
@@ -49,10 +47,10 @@ def train(params: Params, run: RunFolder, tokens: TokenFolder, vocabulary: Vocab
     check_enough_documents(tokens.shards("train"), params.task.examples)
     precision = choose_precision(params)
     trainable = build_trainable(params, vocabulary, precision)
-    state = _resume(params, run, trainable.store) or TrainingState(loss_scale=initial_loss_scale(precision))
+    state = resume(params, run, trainable.store) or TrainingState(loss_scale=initial_loss_scale(precision))
     peak = measured_gemm_flops(precision.device.type, precision.compute_dtype)
     say(
-        f"Training {trainable.store.num_parameters:,} parameters on {precision.device.type} in "
+        f"Training {trainable.store.num_parameters:,} trainable parameters on {precision.device.type} in "
         f"{str(precision.compute_dtype).removeprefix('torch.')} ({peak / 1e9:,.0f} GFLOP/s measured matrix product), from "
         f"step {state.step} to {params.total_steps}"
     )
@@ -62,71 +60,6 @@ def train(params: Params, run: RunFolder, tokens: TokenFolder, vocabulary: Vocab
             loop.run(stop_asked)
     finally:
         loop.records.close()
-
-
-def _resume(params: Params, run: RunFolder, store: Any) -> TrainingState | None:
-    """Fill the store from the newest checkpoint; None when there is none."""
-    checkpoints = list_checkpoints(run)
-    if not checkpoints:
-        return None
-    manifest = read_manifest(checkpoints[-1])
-    state = TrainingState.from_state(manifest["state"])
-    _compare(manifest["params"], decisive_params(params), str(checkpoints[-1]), state)
-    store.read_weights(checkpoints[-1])
-    store.read_optimizer(checkpoints[-1] / "optimizer")
-    say(f"Going on from {checkpoints[-1]}")
-    return state
-
-
-def decisive_params(params: Params) -> dict[str, Any]:
-    """The params that the numbers of a run depend on."""
-    tree = params.model_dump(mode="json")
-    return {
-        "run": {"seed": tree["run"]["seed"]},
-        **{section: tree[section] for section in ("model", "task")},
-        "training": {key: tree["training"][key] for key in ("phases", "learning_rate", "schedule_clock", "optimizer")},
-    }
-
-
-def _compare(before: dict[str, Any], now: dict[str, Any], checkpoint: str, state: TrainingState) -> None:
-    """Refuse changes that would rewrite the past. Steps and phases that are still ahead may change, and so may what a run
-    that diverged needs changed to go on: learning rate and clipping."""
-    before, now = json.loads(json.dumps(before)), json.loads(json.dumps(now))
-    phases_before, phases_now = before["training"].pop("phases"), now["training"].pop("phases")
-    changed: list[str] = []
-
-    def judge(path: str, a: Any, b: Any) -> None:
-        if ".learning_rate" in path or path.endswith(".max_gradient_norm"):
-            say(f"From step {state.step} on: {path} was {a!r}, now {b!r}")
-        else:
-            changed.append(f"{path} was {a!r}, now {b!r}")
-
-    for difference in _differences(before, now):
-        judge(*difference)
-    for i in range(min(state.phase + 1, len(phases_before))):
-        if i >= len(phases_now):
-            changed.append(f"training.phases.{i} is gone")
-            continue
-        for path, a, b in _differences(phases_before[i], phases_now[i], f"training.phases.{i}"):
-            if i == state.phase and path.endswith(".steps") and b is not None and b >= state.phase_step:
-                continue
-            if i == state.phase:
-                judge(path, a, b)
-            else:
-                changed.append(f"{path} was {a!r}, now {b!r}")
-    if changed:
-        raise UserError(
-            f"{checkpoint} was trained with other params: {'; '.join(changed)}. Undo the change, or choose another "
-            f"run.folder"
-        )
-
-
-def _differences(a: Any, b: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    if isinstance(a, dict) and isinstance(b, dict):
-        for key in a.keys() | b.keys():
-            yield from _differences(a.get(key), b.get(key), f"{path}.{key}" if path else key)
-    elif a != b:
-        yield path, a, b
 
 
 @dataclass

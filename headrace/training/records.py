@@ -49,9 +49,7 @@ class Records:
     def evaluation(self, record: dict[str, Any]) -> None:
         append_record(self._run.evaluations, record)
         with _writing(self._run.tensorboard):
-            for name, value in record.items():
-                if name.startswith("eval/") and value is not None:
-                    self._board.add_scalar(name, value, record["step"])
+            _evaluation_scalars(self._board, record)
             self._board.flush()
 
     def close(self) -> None:
@@ -83,6 +81,19 @@ def append_record(path: Path, record: dict[str, Any]) -> None:
         if (written := file.write(line)) != len(line):
             file.truncate(size)
             raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes written")
+
+
+def record_evaluation(run: RunFolder, record: dict[str, Any]) -> None:
+    """Add an evaluation made outside training to the records."""
+    append_record(run.evaluations, record)
+    with _writing(run.tensorboard), SummaryWriter(str(run.tensorboard)) as board:
+        _evaluation_scalars(board, record)
+
+
+def _evaluation_scalars(board: SummaryWriter, record: dict[str, Any]) -> None:
+    for name, value in record.items():
+        if name.startswith("eval/") and value is not None:
+            board.add_scalar(name, value, record["step"])
 
 
 def keep_until(path: Path, step: int) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 from transformers import BertConfig, BertForPreTraining
 
 from headrace.models.build import bert_config, build_bert
@@ -33,7 +34,7 @@ def build_trainable(params: Params, vocabulary: Vocabulary, precision: Precision
     masked_lm.freeze_unused(model, pairs=params.task.examples == "sentence_pairs")
     segments = segments_of(model)
     store = DeviceStore(segments, params.training.optimizer.no_decay, precision.device)
-    model.to(precision.device)  # buffers; parameters are there already
+    nn.Module.to(model, precision.device)  # buffers; parameters are there already
     running = Pass(params.run.seed)
     install_segments(model, segments, running)
     return Trainable(model, config, store, running)

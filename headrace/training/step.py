@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 import torch
+from transformers import BertForPreTraining
 
 from headrace.errors import UserError
 from headrace.optim import AdamW, LossScale, clip_coefficient
@@ -32,7 +33,7 @@ class StepResult:
 
 def train_step(
     batch: Batch,
-    model: torch.nn.Module,
+    model: BertForPreTraining,
     store: DeviceStore,
     rule: AdamW,
     running: Pass,

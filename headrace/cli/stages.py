@@ -8,20 +8,21 @@ import torch
 from transformers import BertForPreTraining
 from transformers.utils import logging as transformers_logging
 
+from headrace.cli.prepare_stage import open_run
 from headrace.errors import UserError
 from headrace.evaluation.evaluate import describe, evaluate
 from headrace.evaluation.fill import Filled, fill_blanks, fill_held_out
-from headrace.launch.prepare_stage import open_run
 from headrace.params import Params
 from headrace.planning.device import choose_precision
 from headrace.progress import say
+from headrace.report.page import write_report
 from headrace.run_folder import RunFolder
 from headrace.text.prepare import prepare
 from headrace.text.tokens import TokenFolder, open_tokens, write_atomically
 from headrace.text.vocabulary import Vocabulary, open_vocabulary
 from headrace.training.checkpoint import list_checkpoints, read_manifest, recover
 from headrace.training.loop import train
-from headrace.training.records import append_record, read_records
+from headrace.training.records import read_records, record_evaluation
 
 HELD_OUT_SAMPLES = 8
 
@@ -36,6 +37,7 @@ def train_stage(params: Params) -> None:
         return
     tokens.verify()
     train(params, run, tokens, vocabulary)
+    write_report(params, run, tokens.report)
 
 
 def training_done(params: Params, run: RunFolder) -> bool:
@@ -65,8 +67,9 @@ def evaluate_stage(params: Params, all_checkpoints: bool = False) -> list[dict[s
         figures = evaluate(params, model, tokens, vocabulary, precision, sequence_length=length)
         if figures:
             records.append({"step": state["step"], "phase": state["phase"], **figures})
-            append_record(run.evaluations, records[-1])
+            record_evaluation(run, records[-1])
             say(f"{checkpoint.name}: " + describe(figures))
+    write_report(params, run, tokens.report)
     return records
 
 
@@ -78,8 +81,6 @@ def load_model(checkpoint: Path, device: torch.device) -> BertForPreTraining:
 
 def run_stages(params: Params) -> None:
     """Everything that is not done yet, then the summary and the report."""
-    from headrace.report.page import write_report
-
     run = open_run(params)
     vocabulary, tokens = prepare(params, run)
     recover(run)
@@ -117,7 +118,8 @@ def summary(params: Params, run: RunFolder, tokens: TokenFolder, samples: list[F
         if last["eval/accuracy_cls"] is not None:
             lines.append(
                 f"Next-sentence accuracy {last['eval/accuracy_cls']:.3f} "
-                f"(n = {last['n_pairs']:,} pairs, {last['is_next_share']:.1%} of them truly next)"
+                f"(n = {last['n_pairs']:,} pairs; always giving the commoner answer would reach "
+                f"{max(last['is_next_share'], 1 - last['is_next_share']):.3f})"
             )
     speeds = sorted(record["tokens_per_s"] for record in read_records(run.metrics) if record.get("tokens_per_s"))
     report = tokens.report

@@ -1,0 +1,77 @@
+"""Going on from a checkpoint: what must be the same as before, and what may change."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from headrace.errors import UserError
+from headrace.params import Params
+from headrace.progress import say
+from headrace.run_folder import RunFolder
+from headrace.store.device import DeviceStore
+from headrace.training.checkpoint import TrainingState, list_checkpoints, read_manifest
+
+
+def resume(params: Params, run: RunFolder, store: DeviceStore) -> TrainingState | None:
+    """Fill the store from the newest checkpoint; None when there is none."""
+    checkpoints = list_checkpoints(run)
+    if not checkpoints:
+        return None
+    manifest = read_manifest(checkpoints[-1])
+    state = TrainingState.from_state(manifest["state"])
+    _compare(manifest["params"], decisive_params(params), str(checkpoints[-1]), state)
+    store.read_weights(checkpoints[-1])
+    store.read_optimizer(checkpoints[-1] / "optimizer")
+    say(f"Going on from {checkpoints[-1]}")
+    return state
+
+
+def decisive_params(params: Params) -> dict[str, Any]:
+    """The params that the numbers of a run depend on."""
+    tree = params.model_dump(mode="json")
+    return {
+        "run": {"seed": tree["run"]["seed"]},
+        **{section: tree[section] for section in ("model", "task")},
+        "training": {key: tree["training"][key] for key in ("phases", "learning_rate", "schedule_clock", "optimizer")},
+    }
+
+
+def _compare(before: dict[str, Any], now: dict[str, Any], checkpoint: str, state: TrainingState) -> None:
+    """Refuse changes that would rewrite the past. Steps and phases that are still ahead may change, and so may what a run
+    that diverged needs changed to go on: learning rate and clipping."""
+    before, now = json.loads(json.dumps(before)), json.loads(json.dumps(now))
+    phases_before, phases_now = before["training"].pop("phases"), now["training"].pop("phases")
+    changed: list[str] = []
+
+    def judge(path: str, a: Any, b: Any) -> None:
+        if ".learning_rate" in path or path.endswith(".max_gradient_norm"):
+            say(f"From step {state.step} on: {path} was {a!r}, now {b!r}")
+        else:
+            changed.append(f"{path} was {a!r}, now {b!r}")
+
+    for difference in _differences(before, now):
+        judge(*difference)
+    for i in range(min(state.phase + 1, len(phases_before))):
+        if i >= len(phases_now):
+            changed.append(f"training.phases.{i} is gone")
+            continue
+        for path, a, b in _differences(phases_before[i], phases_now[i], f"training.phases.{i}"):
+            if i == state.phase and path.endswith(".steps") and b is not None and b >= state.phase_step:
+                continue
+            if i == state.phase:
+                judge(path, a, b)
+            else:
+                changed.append(f"{path} was {a!r}, now {b!r}")
+    if changed:
+        raise UserError(
+            f"{checkpoint} was trained with other params: {'; '.join(changed)}. Undo the change, or choose another "
+            f"run.folder"
+        )
+
+
+def _differences(a: Any, b: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in a.keys() | b.keys():
+            yield from _differences(a.get(key), b.get(key), f"{path}.{key}" if path else key)
+    elif a != b:
+        yield path, a, b
