@@ -14,7 +14,6 @@ import resource
 import signal
 import sys
 import time
-from pathlib import Path
 
 LIMIT_S = 300
 
@@ -27,7 +26,7 @@ def serve() -> None:
         "torch.utils.tensorboard",
         "transformers.models.bert.modeling_bert",
         "headrace.cli.commands",
-        "headrace.launch.stages",
+        "headrace.cli.stages",
         "headrace.report.page",
     ):
         importlib.import_module(module)
@@ -65,10 +64,6 @@ def command(job: dict) -> int | str | None:
         main()
     except SystemExit as stop:
         return stop.code
-    finally:
-        if "peak_memory" in job:
-            peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            Path(job["peak_memory"]).write_text(str(peak_kib * 1024))
     return 0
 
 
