@@ -162,8 +162,9 @@ class PhaseParams(_Section):
     """Most tokens predicted in one example; default mask_rate x sequence_length, rounded up."""
     learning_rate: Schedule | None = None
     """Schedule on the steps of this phase; without it `training.learning_rate` goes on, on the run's steps."""
-    packing: bool = False
-    """Lay several short examples in one row, isolated from each other; the numbers do not change, only the speed."""
+    packing: bool | None = None
+    """Lay several short examples in one row, isolated from each other; the numbers do not change, only the speed.
+    Default: in each batch, whichever costs less."""
     buckets: list[PositiveInt] | None = None
     """Row lengths to pad to; default: to the longest row of the microbatch. The numbers do not change."""
 

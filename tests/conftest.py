@@ -99,7 +99,7 @@ def _tiny_params(folder: Path, text_file: Path, **sections: dict[str, Any]) -> P
         },
         "task": {"examples": "sentence_pairs"},
         "training": {
-            "phases": [{"sequence_length": 32, "batch_size": 8, "steps": 5}],
+            "phases": [{"sequence_length": 32, "batch_size": 8, "steps": 5, "packing": False}],
             "learning_rate": 1e-3,
             "input_workers": 0,
         },

@@ -76,8 +76,9 @@ class BatchRule:
     pad_id: int
     mask: MaskRule
     microbatch_tokens: int
-    packing: bool
+    packing: bool | None  # None: per batch, whichever costs less
     buckets: tuple[int, ...] | None
+    hidden_size: int = 256  # of the model: tells what attention costs beside the rest
 
 
 def make_batch(shards: Sequence[Shard], spans: Sequence[np.ndarray], keys: Sequence[int], rule: BatchRule) -> Batch:
@@ -103,15 +104,9 @@ def make_batch(shards: Sequence[Shard], spans: Sequence[np.ndarray], keys: Seque
 
     flat = _Flat(masked.input_ids, is_b, place, lengths, first, masked.positions, masked.target_ids)
     labels = np.array([span[6] for span in spans], np.int64)
-    rows = (
-        _pack(lengths, rule.sequence_length) if rule.packing else [[int(e)] for e in np.argsort(lengths, kind="stable")]
-    )
-    rows.sort(key=lambda row: sum(lengths[row]))
-    row_lengths = np.array([lengths[row].sum() for row in rows])
-    microbatches = [
-        _microbatch(flat, labels, rows[start:stop], _padded(int(row_lengths[stop - 1]), rule), rule)
-        for start, stop in split_rows(row_lengths, rule)
-    ]
+    choices = (False, True) if rule.packing is None else (rule.packing,)
+    layout = min((_lay_out(lengths, packed, rule) for packed in choices), key=lambda layout: layout.cost)
+    microbatches = [_microbatch(flat, labels, layout, start, stop, rule) for start, stop in layout.bounds]
     return Batch(
         microbatches,
         num_examples=len(spans),
@@ -122,11 +117,32 @@ def make_batch(shards: Sequence[Shard], spans: Sequence[np.ndarray], keys: Seque
     )
 
 
-def split_rows(row_lengths: np.ndarray, rule: BatchRule) -> list[tuple[int, int]]:
-    """Cut rows sorted by length into microbatches: [start, stop) each.
+@dataclass(frozen=True)
+class _Layout:
+    """The rows of a batch, shortest first, and where microbatches begin and end among them."""
 
-    Least total of padded slots plus a fixed cost a microbatch, none above rule.microbatch_tokens (one row may be),
-    found exactly by dynamic programming over the number of rows.
+    rows: list[list[int]]  # the examples of each row
+    row_lengths: np.ndarray
+    bounds: list[tuple[int, int]]
+    cost: float
+    packed: bool
+
+
+def _lay_out(lengths: np.ndarray, packed: bool, rule: BatchRule) -> _Layout:
+    by_length = np.argsort(lengths, kind="stable").tolist()
+    rows = _pack(lengths, rule.sequence_length) if packed else [[e] for e in by_length]
+    rows.sort(key=lambda row: sum(lengths[row]))
+    row_lengths = np.array([lengths[row].sum() for row in rows])
+    bounds, cost = split_rows(row_lengths, rule)
+    return _Layout(rows, row_lengths, bounds, cost, packed)
+
+
+def split_rows(row_lengths: np.ndarray, rule: BatchRule) -> tuple[list[tuple[int, int]], float]:
+    """Cut rows sorted by length into microbatches: [start, stop) each, and what they cost in token slots.
+
+    Least total cost, none above rule.microbatch_tokens (one row may be), found exactly by dynamic programming over the
+    number of rows. A slot costs 1 plus what attention adds: s / 6h of a block's FLOPs for s slots a row and width h,
+    taken three times because its products are small and its softmax is not counted.
     """
     n = len(row_lengths)
     best = np.zeros(n + 1)  # best[k]: cost of the first k rows
@@ -135,7 +151,8 @@ def split_rows(row_lengths: np.ndarray, rule: BatchRule) -> list[tuple[int, int]
         padded = _padded(int(row_lengths[stop - 1]), rule)
         most_rows = max(1, rule.microbatch_tokens // padded)
         starts = np.arange(max(0, stop - most_rows), stop)
-        cost = best[starts] + (stop - starts) * padded + MICROBATCH_COST_TOKENS
+        slot_cost = 1 + padded / (2 * rule.hidden_size)
+        cost = best[starts] + (stop - starts) * padded * slot_cost + MICROBATCH_COST_TOKENS
         choice = int(np.argmin(cost))
         best[stop], cut[stop] = cost[choice], starts[choice]
     bounds = []
@@ -143,7 +160,7 @@ def split_rows(row_lengths: np.ndarray, rule: BatchRule) -> list[tuple[int, int]
     while stop:
         bounds.append((int(cut[stop]), stop))
         stop = int(cut[stop])
-    return bounds[::-1]
+    return bounds[::-1], float(best[n])
 
 
 @dataclass(frozen=True)
@@ -159,7 +176,8 @@ class _Flat:
     target_ids: np.ndarray  # (M,)
 
 
-def _microbatch(flat: _Flat, labels: np.ndarray, rows: list[list[int]], length: int, rule: BatchRule) -> Microbatch:
+def _microbatch(flat: _Flat, labels: np.ndarray, layout: _Layout, start: int, stop: int, rule: BatchRule) -> Microbatch:
+    rows, length = layout.rows[start:stop], _padded(int(layout.row_lengths[stop - 1]), rule)
     examples = np.array([e for row in rows for e in row])
     row_of = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
     number = np.concatenate([np.arange(1, len(row) + 1) for row in rows])
@@ -193,7 +211,7 @@ def _microbatch(flat: _Flat, labels: np.ndarray, rows: list[list[int]], length: 
         target_ids=flat.target_ids[targets],
         first_positions=first_slot,
         pair_labels=pair_labels[pair_labels != NO_LABEL],
-        packed=rule.packing,
+        packed=layout.packed,
     )
 
 

@@ -41,7 +41,7 @@ class Setting:
         lengths = [_length(each) for each in found]
         spread = np.searchsorted(lengths, np.geomspace(lengths[0], lengths[-1], 24))
         self.spans, self.keys = zip(*(found[i] for i in np.unique(spread)), strict=True)
-        self.rule = masked_lm.batch_rule(self.params, made.vocabulary, LENGTH, 4096)
+        self.rule = replace(masked_lm.batch_rule(self.params, made.vocabulary, LENGTH, 4096), packing=False)
         trainable = build_trainable(self.params, made.vocabulary, CPU)
         self.model, self.store = trainable.model.eval(), trainable.store
 

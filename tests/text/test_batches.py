@@ -98,7 +98,7 @@ def cost_of(lengths, cuts, rule) -> float:
         slots = (stop - start) * padded(int(lengths[stop - 1]), rule)
         if slots > rule.microbatch_tokens and stop - start > 1:
             return float("inf")
-        total += slots + MICROBATCH_COST_TOKENS
+        total += slots * (1 + slots // (stop - start) / (2 * rule.hidden_size)) + MICROBATCH_COST_TOKENS
     return total
 
 
@@ -111,11 +111,12 @@ def test_the_split_into_microbatches_is_the_cheapest_of_all(setting, buckets):
         lengths = np.sort(draw.integers(3, 512, n))
         limit = int(draw.choice([1, 300, 1000, 4096]))
         each = replace(rule, microbatch_tokens=limit, buckets=buckets, sequence_length=512)
-        bounds = split_rows(lengths, each)
+        bounds, cost = split_rows(lengths, each)
         assert bounds[0][0] == 0 and bounds[-1][1] == n
         assert all(a[1] == b[0] for a, b in pairwise(bounds))
         best = min(cost_of(lengths, cuts, each) for k in range(n) for cuts in combinations(range(1, n), k))
-        assert cost_of(lengths, [start for start, _ in bounds[1:]], each) == best < float("inf")
+        assert cost == pytest.approx(best)
+        assert cost_of(lengths, [start for start, _ in bounds[1:]], each) == pytest.approx(best) and best < float("inf")
 
 
 def test_microbatches_keep_to_microbatch_tokens_and_buckets(setting):
@@ -127,6 +128,18 @@ def test_microbatches_keep_to_microbatch_tokens_and_buckets(setting):
             assert m.num_slots <= 200
             width = m.input_ids.shape[1]
             assert width in layout["buckets"] if "buckets" in layout else width == (m.example_ids > 0).sum(1).max()
+
+
+def test_a_batch_is_packed_where_that_costs_less(setting):
+    """Attention makes long rows dear in a narrow model and cheap in a wide one; the examples are the same."""
+    shards, spans, keys, rule = setting("sentences")
+    packed, digests = {}, set()
+    for hidden_size in (1, 4096):
+        batch = make_batch(shards, spans, keys, replace(rule, packing=None, hidden_size=hidden_size))
+        packed[hidden_size] = [m.packed for m in batch.microbatches]
+        digests.add(batch.digest)
+    assert not any(packed[1]) and all(packed[4096])
+    assert len(digests) == 1
 
 
 def test_packing_fills_rows(setting):

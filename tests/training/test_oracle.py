@@ -152,7 +152,7 @@ def setting(prepared, tiny_params):
             lengths = [int(s[2] - s[1] + s[5] - s[4]) for s in spans]
             shortest = sorted(range(len(spans)), key=lambda i: lengths[i])[:600]
             spans = [spans[shortest[(157 * i) % 600]] for i in range(STEPS * 8)]  # every batch has several lengths
-        rule = masked_lm.batch_rule(params, made.vocabulary, 32, microbatch_tokens)
+        rule = masked_lm.batch_rule(params, made.vocabulary, 32, microbatch_tokens, params.training.phases[0])
         batches = [make_batch(shards, spans[i : i + 8], range(i, i + 8), rule) for i in range(0, len(spans), 8)]
         return Setting(params, build_trainable(params, made.vocabulary, CPU), batches, pairs)
 
