@@ -1,9 +1,15 @@
-"""What every worker process does first."""
+"""How many worker processes, and what each does first."""
 
 import multiprocessing
 import os
+import sys
 import threading
 from multiprocessing.connection import wait
+
+
+def num_cores() -> int:
+    """CPU cores this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def end_with_parent() -> None:

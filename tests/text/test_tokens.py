@@ -11,7 +11,8 @@ from headrace.errors import UserError
 from headrace.run_folder import RunFolder
 from headrace.text import prepare as prepare_module
 from headrace.text import tokens as tokens_module
-from headrace.text.prepare import prepare, word_rule
+from headrace.text.prepare import prepare
+from headrace.text.source import word_rule
 from headrace.text.tokens import (
     SPLITS,
     Shard,

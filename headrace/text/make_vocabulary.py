@@ -1,0 +1,96 @@
+"""The first stage of prepare: the run's vocabulary, trained on a sample of its text or loaded."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import UserError
+from headrace.params import Params
+from headrace.progress import progress, say
+from headrace.run_folder import RunFolder
+from headrace.text.documents import clean_document
+from headrace.text.sampling import reservoir_sample
+from headrace.text.sentences import split_long_line, split_sentences
+from headrace.text.source import anything_done, changes, documents_of, files_of
+from headrace.text.tokens import document_hash, is_held_out, write_atomically
+from headrace.text.vocabulary import Vocabulary, load_vocabulary, open_vocabulary, train_vocabulary
+
+LONGEST_TRAINER_LINE_BYTES = 4_000  # SentencePiece drops lines over 4,192 bytes
+
+
+def make_vocabulary(params: Params, run: RunFolder, paths: list[Path], text_format: str) -> Vocabulary:
+    text, wanted = params.text, params.text.vocabulary
+    settings: dict[str, Any] = {
+        "vocabulary": wanted.model_dump(mode="json"),
+        "text": text.model_dump(mode="json", include={"unicode", "lowercase", "strip_accents"}),
+    }
+    if wanted.load is None:
+        settings["files"] = files_of(paths)
+    record = run.root / "vocabulary.json"
+    if record.is_file():
+        made_with = json.loads(record.read_text("utf-8"))["settings"]
+        if made_with == settings:
+            return open_vocabulary(run.tokenizer)
+        if anything_done(run.tokens):
+            raise UserError(
+                f"{run.tokenizer} was made with other settings: {changes(made_with, settings)}. Undo the change, choose "
+                f"another run.folder, or delete {run.root}"
+            )
+    if wanted.load is not None:
+        vocabulary = load_vocabulary(
+            wanted.load,
+            run.tokenizer,
+            unicode=text.unicode if "unicode" in text.model_fields_set else None,  # else the tokenizer's own
+            lowercase=text.lowercase,
+            strip_accents=text.strip_accents,
+        )
+        report: dict[str, Any] = {"loaded": str(wanted.load)}
+    else:
+        sample = reservoir_sample(
+            _sampled_sentences(params, paths, text_format), wanted.sample_characters, params.run.seed
+        )
+        if not sample.texts:
+            raise UserError(f"text.input = {text.input}: holds no text to train a vocabulary on")
+        say(
+            f"Training a {wanted.kind} vocabulary on {sample.sampled_characters:,} of {sample.seen_characters:,} "
+            f"characters ({len(sample.texts):,} lines, seed {params.run.seed})"
+        )
+        vocabulary, trained = train_vocabulary(
+            sample.texts,
+            run.tokenizer,
+            kind=wanted.kind,
+            size=wanted.size,
+            unicode=text.unicode,
+            lowercase=text.lowercase,
+            strip_accents=text.strip_accents,
+            character_coverage=wanted.character_coverage,
+        )
+        report = {
+            "sampled_characters": sample.sampled_characters,
+            "seen_characters": sample.seen_characters,
+            "seen_lines": sample.seen_texts,
+            **asdict(trained),
+        }
+        skipped = trained.lines_given - trained.lines_used
+        say(f"Vocabulary: {vocabulary.size:,} entries; {skipped / max(trained.lines_given, 1):.2%} of lines skipped")
+    write_atomically(record, json.dumps({"settings": settings, "report": report}, indent=1).encode())
+    return vocabulary
+
+
+def _sampled_sentences(params: Params, paths: list[Path], text_format: str) -> Iterator[tuple[str, str]]:
+    """(key, line) of every training sentence, short enough for the trainer."""
+    text = params.text
+    number = 0
+    with progress("Reading text for the vocabulary", None, "characters") as meter:
+        for document in documents_of(text, paths, text_format, Counter()):
+            meter.advance(len(document.text))
+            if is_held_out(document_hash(document.text), text.held_out):
+                continue
+            cleaned = clean_document(document, text_format)
+            for sentence in split_sentences(cleaned, text.language, document.lines_are_sentences):
+                for piece in split_long_line(sentence, LONGEST_TRAINER_LINE_BYTES):
+                    number += 1
+                    yield str(number), piece
