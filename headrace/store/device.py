@@ -77,8 +77,7 @@ class DeviceStore:
         total_bytes = 0
         for name, segment in zip(names, self.segments, strict=True):
             tensors = {key: parameter.detach().contiguous() for key, parameter in segment.parameters.items()}
-            # One entry only: safetensors writes several in random order, and equal weights should be equal files.
-            save_file(tensors, folder / name, metadata={"format": "pt"})
+            _write(tensors, folder / name)
             weight_map |= dict.fromkeys(tensors, name)
             total_bytes += sum(tensor.nbytes for tensor in tensors.values())
         index = {"metadata": {"total_size": total_bytes}, "weight_map": weight_map}
@@ -88,7 +87,7 @@ class DeviceStore:
         """One safetensors file a segment with the moments, named <parameter>.exp_avg and .exp_avg_sq."""
         folder.mkdir()
         for path, layout, slabs in self._optimizer_files(folder):
-            save_file({f"{e.name}.{role}": e.view(slabs[role]) for e in layout.entries for role in MOMENTS}, path)
+            _write({f"{e.name}.{role}": e.view(slabs[role]) for e in layout.entries for role in MOMENTS}, path)
 
     def read_weights(self, folder: Path) -> None:
         """Fill the weights from a snapshot or any Hugging Face folder of the same model; raises UserError on mismatch."""
@@ -111,6 +110,14 @@ class DeviceStore:
             for i, (layout, slabs) in enumerate(zip(self.layouts, self.slabs, strict=True))
             if layout.entries
         ]
+
+
+def _write(tensors: dict[str, Tensor], path: Path) -> None:
+    path.touch()
+    permissions = path.stat().st_mode  # the user's; safetensors would leave the file to its owner alone
+    # One entry only: safetensors writes several in random order, and equal weights should be equal files.
+    save_file(tensors, path, metadata={"format": "pt"})
+    path.chmod(permissions)
 
 
 def _read_into(path: Path, targets: dict[str, Tensor]) -> None:

@@ -142,6 +142,13 @@ def test_the_state_survives_json():
         assert TrainingState.from_state(json.loads(json.dumps(state.state()))) == state
 
 
+def test_others_may_read_what_the_users_umask_lets_them(setting):
+    checkpoint = setting.write(2)
+    plain = setting.run.root / "plain"
+    plain.touch()
+    assert {path.stat().st_mode for path in checkpoint.rglob("*.safetensors")} == {plain.stat().st_mode}
+
+
 def test_every_file_is_in_the_manifest(setting):
     path = setting.write(2)
     files = {p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()}

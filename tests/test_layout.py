@@ -1,0 +1,28 @@
+"""The tree is the architecture: a module imports only from packages to its left."""
+
+import ast
+from pathlib import Path
+
+ORDER = (
+    "errors progress run_folder schedule_params params text models tasks optim store streaming planning evaluation "
+    "training report cli"
+).split()
+PACKAGE = Path(__file__).resolve().parents[1] / "headrace"
+
+
+def imports(path: Path):
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        yield from (name.split(".")[1] for name in names if name.startswith("headrace."))
+
+
+def test_imports_point_one_way():
+    upward = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if own in ORDER:
+            upward += [
+                f"{path}: {own} imports {other}" for other in imports(path) if ORDER.index(other) > ORDER.index(own)
+            ]
+    assert not upward
