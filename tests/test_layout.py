@@ -3,10 +3,24 @@
 import ast
 from pathlib import Path
 
-ORDER = (
-    "errors progress run_folder schedule_params params text models tasks optim store streaming planning evaluation "
-    "training report cli"
-).split()
+ORDER = [
+    "errors",
+    "progress",
+    "run_folder",
+    "schedule_params",
+    "params",
+    "text",
+    "models",
+    "tasks",
+    "optim",
+    "store",
+    "streaming",
+    "planning",
+    "evaluation",
+    "training",
+    "report",
+    "cli",
+]
 PACKAGE = Path(__file__).resolve().parents[1] / "headrace"
 
 
