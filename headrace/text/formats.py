@@ -50,6 +50,16 @@ def detect_format(paths: Iterable[Path], encoding: str = "auto") -> DetectedForm
     return _plain_format(plain, encoding)
 
 
+def detected_encodings(paths: Iterable[Path]) -> list[str]:
+    """The encodings that up to SAMPLED_FILES of the files begin with, by name."""
+    files = list(paths)
+    found = set()
+    for file in files[:: -(-len(files) // SAMPLED_FILES)]:
+        with open_bytes(file) as reader:
+            found.add(resolve_encoding(file, "auto", reader.read(DETECTION_BYTES)))
+    return sorted(found)
+
+
 _NO_TEXT = (
     (0, b"PK\x03\x04", "a zip archive"),
     (257, b"ustar", "a tar archive"),

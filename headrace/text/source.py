@@ -11,16 +11,18 @@ from headrace.errors import UserError
 from headrace.params import Params, TextParams
 from headrace.progress import say
 from headrace.text.documents import Document, read_documents
-from headrace.text.formats import detect_format
+from headrace.text.formats import detect_format, detected_encodings
 from headrace.text.tokens import sha256_of
 from headrace.text.vocabulary import open_vocabulary
 
 
 def format_of(text: TextParams, paths: list[Path]) -> str:
-    if text.format != "auto":
-        return text.format
-    found, why = detect_format(paths, text.encoding)
-    say(f"Text format: {found} ({why}); text.format overrides it")
+    found = text.format
+    if found == "auto":
+        found, why = detect_format(paths, text.encoding)
+        say(f"Text format: {found} ({why}); text.format overrides it")
+    if text.encoding == "auto" and found != "parquet":
+        say(f"Text encoding: {', '.join(detected_encodings(paths))}; text.encoding overrides it")
     return found
 
 
