@@ -72,7 +72,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     batch = args.batch or (64 if args.model in ("base", "large") else 256)
-    steps = args.steps or {"tiny": 12, "mini": 8, "small": 3, "medium": 2, "base": 2, "large": 1}[args.model]
+    steps = args.steps or {"tiny": 12, "mini": 3, "small": 2, "medium": 2, "base": 2, "large": 1}[args.model]
     if not args.text.exists():
         subprocess.run([sys.executable, ROOT / "scripts/fetch_demo_text.py", "en"], check=True)
     transformers_logging.set_verbosity_error()

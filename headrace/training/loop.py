@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.evaluation.evaluate import describe, evaluate
-from headrace.optim import learning_rate
-from headrace.params import Params
+from headrace.optim import AdamW, learning_rate
+from headrace.params import Params, PhaseParams
 from headrace.planning.device import Precision, choose_precision, microbatch_tokens
 from headrace.planning.flops import bert_training_flops
 from headrace.planning.probe import measured_gemm_flops
@@ -87,62 +87,17 @@ class _Loop:
                 self.state = replace(self.state, phase=self.state.phase + 1, phase_step=0, cursor=Cursor())
 
     def _run_phase(self, stop_asked: Callable[[], bool], meter: Meter) -> None:
-        training, number = self.params.training, self.state.phase
-        phase = training.phases[number]
-        config = self.trainable.config
-        tokens_at_once = microbatch_tokens(self.params, config, self.precision)
-        examples = masked_lm.example_rule(self.params, phase.sequence_length, f"phase-{number}", self.params.run.seed)
-        if self.state.phase_step == 0:
-            self._account(examples)
-        batches = TrainingInput(
-            self.tokens,
-            examples,
-            masked_lm.batch_rule(self.params, self.vocabulary, phase.sequence_length, tokens_at_once, phase),
-            batch_size=phase.batch_size,
-            cursor=self.state.cursor,
-            num_batches=phase.steps - self.state.phase_step,
-            num_workers=training.input_workers,
-        )
+        training, phase = self.params.training, self.params.training.phases[self.state.phase]
+        batches = self._batches(phase)
         rule = update_rule(self.params)
-        since = _Interval()
         if self._evaluation_due() and not self._evaluated():
             self.evaluate()  # the run was asked to stop between a step and its evaluation
         self.trainable.model.train()
+        since = _Interval()
         for batch, cursor in batches:
-            state = self.state
-            schedule, at = phase.learning_rate, state.phase_step
-            if schedule is None:
-                schedule, at = training.learning_rate, state.step
-            assert schedule is not None
-            lr = learning_rate(schedule, at, training.schedule_clock)
-            try:
-                result = train_step(
-                    batch,
-                    self.trainable.model,
-                    self.trainable.store,
-                    rule,
-                    self.trainable.running,
-                    self.precision,
-                    step=state.step,
-                    updates=state.updates,
-                    lr=lr,
-                    max_norm=training.optimizer.max_gradient_norm,
-                    loss_scale=state.loss_scale,
-                )
-            except NonFiniteError:
-                self.records.train(
-                    {"step": state.step + 1, "phase": number, "loss": None, "batch": f"{batch.digest:08x}"}
-                )
-                raise
-            self.state = replace(
-                state,
-                step=state.step + 1,
-                updates=state.updates + result.updated,
-                phase_step=state.phase_step + 1,
-                cursor=cursor,
-                loss_scale=state.loss_scale.after_step(result.updated),
-            )
-            since.add(batch, config)
+            lr = self._learning_rate(phase)
+            result = self._step(batch, cursor, rule, lr)
+            since.add(batch, self.trainable.config)
             step, done = self.state.step, self.state.phase_step == phase.steps
             if step % training.log_every == 0 or done:
                 self._record(batch, result, lr, since, batches.waited_s)
@@ -156,6 +111,63 @@ class _Loop:
                 since, batches.waited_s = _Interval(), 0.0
             if done or step % training.checkpoint_every == 0:
                 self.checkpoint()
+
+    def _batches(self, phase: PhaseParams) -> TrainingInput:
+        """The rest of the phase's batches, from the cursor on."""
+        examples = masked_lm.example_rule(
+            self.params, phase.sequence_length, f"phase-{self.state.phase}", self.params.run.seed
+        )
+        if self.state.phase_step == 0:
+            self._account(examples)
+        tokens_at_once = microbatch_tokens(self.params, self.trainable.config, self.precision)
+        return TrainingInput(
+            self.tokens,
+            examples,
+            masked_lm.batch_rule(self.params, self.vocabulary, phase.sequence_length, tokens_at_once, phase),
+            batch_size=phase.batch_size,
+            cursor=self.state.cursor,
+            num_batches=phase.steps - self.state.phase_step,
+            num_workers=self.params.training.input_workers,
+        )
+
+    def _learning_rate(self, phase: PhaseParams) -> float:
+        """The phase's own schedule on its steps, or else the run's on all steps."""
+        training, state = self.params.training, self.state
+        if phase.learning_rate is not None:
+            return learning_rate(phase.learning_rate, state.phase_step, training.schedule_clock)
+        assert training.learning_rate is not None
+        return learning_rate(training.learning_rate, state.step, training.schedule_clock)
+
+    def _step(self, batch: Batch, cursor: Cursor, rule: AdamW, lr: float) -> StepResult:
+        """One optimizer step; the state moves on."""
+        state = self.state
+        try:
+            result = train_step(
+                batch,
+                self.trainable.model,
+                self.trainable.store,
+                rule,
+                self.trainable.running,
+                self.precision,
+                step=state.step,
+                updates=state.updates,
+                lr=lr,
+                max_norm=self.params.training.optimizer.max_gradient_norm,
+                loss_scale=state.loss_scale,
+            )
+        except NonFiniteError:
+            bad = {"step": state.step + 1, "phase": state.phase, "loss": None, "batch": f"{batch.digest:08x}"}
+            self.records.train(bad)
+            raise
+        self.state = replace(
+            state,
+            step=state.step + 1,
+            updates=state.updates + result.updated,
+            phase_step=state.phase_step + 1,
+            cursor=cursor,
+            loss_scale=state.loss_scale.after_step(result.updated),
+        )
+        return result
 
     def _account(self, rule: ExampleRule) -> None:
         """Say and write down what the phase's examples make of the training text."""
