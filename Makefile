@@ -2,8 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Threads that wait by spinning slow every process on a shared machine; `headrace` sets the same for itself.
-export OMP_WAIT_POLICY ?= PASSIVE
+# Threads that spin for long slow every process on a shared machine; `headrace` sets the same for itself.
+export GOMP_SPINCOUNT ?= 3000
 
 .PHONY: setup demo demo-en test slow check bench lines
 

@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command sets it; for both sides
+os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # as the command sets it; for both sides
 warnings.filterwarnings("ignore")
 
 import torch
