@@ -91,8 +91,12 @@ def test_reads_every_vector_with_its_label(tensorboard):
 def test_a_browser_shows_the_loss_graph_and_the_projector(tensorboard, tmp_path):
     _wait(lambda: tags_of(tensorboard), "scalars")
     address = f"{tensorboard}/?tagFilter=train%2Floss#timeseries"
-    page = look(tmp_path, "--virtual-time-budget=20000", "--dump-dom", address)
-    assert "train/loss" in page and "<line-chart" in page and 'class="ticks"' in page
+
+    def chart_is_drawn() -> bool:  # a browser started beside other work may be looked at too early
+        page = look(tmp_path, "--virtual-time-budget=20000", "--dump-dom", address)
+        return "train/loss" in page and "<line-chart" in page and 'class="ticks"' in page
+
+    _wait(chart_is_drawn, "loss graph in the browser")
     from PIL import Image
 
     picture = tmp_path / "projector.png"
