@@ -101,9 +101,13 @@ def test_a_browser_shows_the_loss_graph_and_the_projector(tensorboard, tmp_path)
 
     picture = tmp_path / "projector.png"
     gl = ("--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader")
-    look(tmp_path, *gl, "--virtual-time-budget=30000", f"--screenshot={picture}", f"{tensorboard}/#projector")
-    colors = {color: n for n, color in Image.open(picture).convert("RGB").getcolors(1 << 24)}
-    assert colors.get((117, 117, 217), 0) > 1000  # the colour of the PCA's points
+
+    def points_are_drawn() -> bool:
+        look(tmp_path, *gl, "--virtual-time-budget=30000", f"--screenshot={picture}", f"{tensorboard}/#projector")
+        colors = {color: n for n, color in Image.open(picture).convert("RGB").getcolors(1 << 24)}
+        return colors.get((117, 117, 217), 0) > 1000  # the colour of the PCA's points
+
+    _wait(points_are_drawn, "points of the projector in the browser")
 
 
 def look(folder, *arguments: str) -> str:
