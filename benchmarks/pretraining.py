@@ -49,7 +49,7 @@ from headrace.text.prepare import prepare
 from headrace.text.tokens import TokenFolder
 from headrace.text.vocabulary import Vocabulary
 from headrace.training.input import TrainingInput
-from headrace.training.setup import build_trainable, update_rule
+from headrace.training.setup import build_trainable
 from headrace.training.step import train_step
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -164,8 +164,7 @@ class Ours:
             batch,
             trainable.model,
             trainable.store,
-            update_rule(self.params),
-            trainable.running,
+            trainable.streaming,
             self.precision,
             step=self.step,
             updates=self.step,

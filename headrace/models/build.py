@@ -1,17 +1,17 @@
 """From params to a transformers model with initial weights.
 
-The model is made on `meta`; then each segment is initialised alone from (seed, segment name), so that initial weights
-do not depend on where segments live or on how many there are before them.
+The model is made on `meta`; then each segment is initialised alone (`headrace.models.initial`).
 """
 
 import torch
-from transformers import BertConfig, BertForPreTraining, PreTrainedModel
+from transformers import BertConfig, BertForPreTraining
 
 from headrace.errors import UserError
+from headrace.models.blank import fill_blanks
+from headrace.models.initial import initial_weights
 from headrace.models.presets import BERT_PRESETS
 from headrace.models.segments import segments_of
 from headrace.params import ModelParams
-from headrace.text.random import key
 
 
 def bert_config(params: ModelParams, vocabulary_size: int, pad_id: int) -> BertConfig:
@@ -41,22 +41,15 @@ def bert_config(params: ModelParams, vocabulary_size: int, pad_id: int) -> BertC
     )
 
 
+@torch.no_grad()
 def build_bert(config: BertConfig, seed: int) -> BertForPreTraining:
     """BertForPreTraining on the CPU in fp32 with weights that depend only on (config, seed)."""
     with torch.device("meta"):
         model = BertForPreTraining(config)
-    model.to_empty(device="cpu")
-    model.tie_weights()
-    initialize(model, seed)
+    fill_blanks(model, torch.device("cpu"))
+    segments = segments_of(model)
+    for i, segment in enumerate(segments):
+        weights = initial_weights(model, segments, i, seed)
+        for name, parameter in segment.parameters.items():
+            parameter.data = weights[name]
     return model
-
-
-@torch.no_grad()
-def initialize(model: PreTrainedModel, seed: int) -> None:
-    """Give every segment's weights the model's own initial distribution, seeded by (seed, segment name)."""
-    with torch.random.fork_rng(devices=[]):
-        # From the last to the first: every user of a tied weight sets it, and its owner, the first of them, must prevail.
-        for segment in reversed(segments_of(model)):
-            torch.manual_seed(key("weights", seed, segment.name))
-            for path in segment.modules:
-                model.get_submodule(path).apply(model._init_weights)

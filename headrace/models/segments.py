@@ -2,63 +2,101 @@
 
     embeddings -> block 0 -> ... -> block L-1 -> head
 
-A weight used by several segments (BERT's word embeddings are also its output layer) belongs to the first of them.
+Found in the model itself: the lists of equal blocks, and outside them the largest modules that hold no such list. A
+weight used by several segments (BERT's word embeddings are also its output layer) belongs to the first of them; the
+others borrow it.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import nn
-from transformers import PreTrainedModel
 
 from headrace.errors import UserError
 
-
-@dataclass(frozen=True)
-class Family:
-    """Where a family of transformers models keeps its parts, as module paths."""
-
-    embeddings: tuple[str, ...]
-    blocks: str
-    head: tuple[str, ...]
-
-
-FAMILIES = {
-    "bert": Family(embeddings=("bert.embeddings",), blocks="bert.encoder.layer", head=("bert.pooler", "cls")),
-}
+# What cannot be found: modules outside the blocks that one function of the task runs together.
+TOGETHER = {"bert": {"head": ("bert.pooler", "cls")}}
 
 
 @dataclass(frozen=True)
 class Segment:
-    """One segment: its modules' paths, and the parameters it owns by their Hugging Face names, in model order."""
+    """One segment: its modules' paths, the parameters it owns by their Hugging Face names, in model order, and the names
+    of those it uses and others own."""
 
     name: str
     modules: tuple[str, ...]
     parameters: dict[str, nn.Parameter]
+    borrowed: tuple[str, ...] = ()
 
 
-def segments_of(model: PreTrainedModel) -> list[Segment]:
-    """The segments of an untouched transformers model, in forward order; every parameter is in exactly one."""
-    model_type = model.config.model_type
-    family = FAMILIES.get(model_type)
-    if family is None:
-        raise UserError(f"model type {model_type!r} is not known here; known: {', '.join(FAMILIES)}")
-    num_blocks = len(list(model.get_submodule(family.blocks).children()))
-    paths = [
-        ("embeddings", family.embeddings),
-        *((f"block-{i:03d}", (f"{family.blocks}.{i}",)) for i in range(num_blocks)),
-        ("head", family.head),
-    ]
-    owned: set[int] = set()
+def segments_of(model: nn.Module) -> list[Segment]:
+    """The segments of an untouched model, in forward order; every parameter is in exactly one.
+
+    Raises UserError when there is no list of blocks.
+    """
+    lists = _block_lists(model)
+    if not lists:
+        raise UserError(
+            f"{type(model).__name__}: no nn.ModuleList of equal blocks was found, so there is nothing to fetch piece by "
+            f"piece. Looked at every nn.ModuleList with two or more members of one class that hold modules themselves"
+        )
+    owner: dict[int, str] = {}
     segments = []
-    for name, modules in paths:
-        parameters = {
-            f"{path}.{key}": parameter
-            for path in modules
-            for key, parameter in model.get_submodule(path).named_parameters()
-            if id(parameter) not in owned
-        }
-        owned |= {id(parameter) for parameter in parameters.values()}
-        segments.append(Segment(name, modules, parameters))
-    left_over = [name for name, parameter in model.named_parameters() if id(parameter) not in owned]
-    assert not left_over, f"parameters outside every segment: {left_over}"
+    for name, paths in _merged(model, lists):
+        parameters: dict[str, nn.Parameter] = {}
+        borrowed: list[str] = []
+        for path in paths:
+            for key, parameter in model.get_submodule(path).named_parameters(f"{path}" if path else ""):
+                if id(parameter) not in owner:
+                    owner[id(parameter)] = key
+                    parameters[key] = parameter
+                elif owner[id(parameter)] not in parameters:
+                    borrowed.append(owner[id(parameter)])
+        segments.append(Segment(name, paths, parameters, tuple(dict.fromkeys(borrowed))))
+    rest = {name: parameter for name, parameter in model.named_parameters() if id(parameter) not in owner}
+    if rest:  # owned by modules around the blocks (a class token, say): used between segments, so always at hand
+        segments.append(Segment("rest", (), rest))
     return segments
+
+
+def _block_lists(model: nn.Module) -> list[str]:
+    """Paths of the outermost lists of blocks, in model order."""
+    found: list[str] = []
+    for path, module in model.named_modules():
+        inside = any(path.startswith(f"{outer}.") for outer in found)
+        if isinstance(module, nn.ModuleList) and not inside:
+            kinds = {type(child) for child in module}
+            if len(kinds) == 1 and all(any(True for _ in child.children()) for child in module):
+                found.append(path)
+    return found
+
+
+def _units(model: nn.Module, lists: list[str], path: str = "") -> Iterator[str]:
+    """Blocks, and the largest modules with parameters that hold no blocks."""
+    module = model.get_submodule(path)
+    if path in lists:
+        yield from (f"{path}.{i}" for i in range(len(list(module.children()))))
+    elif any(not path or inner.startswith(f"{path}.") for inner in lists):
+        for name, _ in module.named_children():
+            yield from _units(model, lists, f"{path}.{name}" if path else name)
+    elif any(True for _ in module.parameters()):
+        yield path
+
+
+def _merged(model: nn.Module, lists: list[str]) -> list[tuple[str, tuple[str, ...]]]:
+    """Names and module paths of the segments; modules that run together come where the last of them stands."""
+    together = TOGETHER.get(getattr(getattr(model, "config", None), "model_type", ""), {})
+    group_of = {path: name for name, paths in together.items() for path in paths}
+    prefix = f"{getattr(model, 'base_model_prefix', '')}."
+    named: dict[str, tuple[str, ...]] = {}
+    for path in _units(model, lists):
+        if path in group_of:
+            named[group_of[path]] = (*named.pop(group_of[path], ()), path)
+            continue
+        outer, _, number = path.rpartition(".")
+        if outer in lists:
+            where = "" if len(lists) == 1 else outer.removeprefix(prefix).partition(".")[0] + "-"
+            named[f"{where}block-{int(number):03d}"] = (path,)
+        else:
+            named[path.removeprefix(prefix)] = (path,)
+    return list(named.items())

@@ -1,11 +1,15 @@
 """Where each parameter lies in its segment's slabs.
 
-slab of a segment:  [ word_embeddings.weight | pad | position_embeddings.weight | pad | ... ]   flat fp32
-one slab a role:    weight, gradient, exp_avg, exp_avg_sq, all in this layout
+slab of a segment:  [ even parameters | odd parameters | frozen parameters ]    flat, no gaps
+one slab a role:    weight (all three parts), gradient and the optimizer's moments (the first two)
+
+Even parameters have a multiple of EVEN_ELEMENTS elements, so each of them starts at a multiple of it, in memory and in a
+file. A slab can then be cut into chunks at page boundaries without cutting a parameter where that would change a bit
+(`headrace.optim.BLOCK_ELEMENTS`) or split a block of an 8-bit moment. Odd ones (biases, norms) are few and go together.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +17,8 @@ from torch import Tensor, nn
 
 from headrace.models.segments import Segment
 
-ALIGNMENT_ELEMENTS = 16  # 64 bytes: a cache line, and a whole AVX-512 vector
+EVEN_ELEMENTS = 256
+CHUNK_ELEMENTS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,7 @@ class Entry:
     offset: int
     decays: bool
     """Whether weight decay applies to it."""
+    trains: bool = True
 
     @property
     def size(self) -> int:
@@ -35,27 +41,65 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Chunk:
+    """Elements [start, stop) of the slab, and which part of which trainable parameter they are."""
+
+    start: int
+    stop: int
+    pieces: tuple[tuple[Entry, int, int], ...]  # (entry, first and last + 1 element of the slab)
+
+
+@dataclass(frozen=True)
 class Layout:
-    """The slab layout of one segment. Parameters that don't train have no entry."""
+    """The slab layout of one segment."""
 
     segment: str
     entries: tuple[Entry, ...]
-    size: int  # elements, padding included
+    """All parameters, in slab order."""
+
+    def entry(self, name: str) -> Entry:
+        return next(entry for entry in self.entries if entry.name == name)
+
+    @property
+    def trainable(self) -> tuple[Entry, ...]:
+        return tuple(entry for entry in self.entries if entry.trains)
+
+    @property
+    def size(self) -> int:
+        """Elements of the weight slab."""
+        return sum(entry.size for entry in self.entries)
+
+    @property
+    def trainable_size(self) -> int:
+        """Elements of gradient and moment slabs: a prefix of the weight slab."""
+        return sum(entry.size for entry in self.trainable)
+
+    def chunks(self, whole: bool = False) -> Iterator[Chunk]:
+        """Cuts of the trainable prefix at multiples of CHUNK_ELEMENTS; all odd parameters lie in the last. whole: one."""
+        entries, size = self.trainable, self.trainable_size
+        even = sum(entry.size for entry in entries if entry.size % EVEN_ELEMENTS == 0)
+        if not size:
+            return
+        starts = list(range(0, max(even, 1), size if whole else CHUNK_ELEMENTS))
+        for start, stop in zip(starts, [*starts[1:], size], strict=True):
+            pieces = (
+                (entry, max(entry.offset, start), min(entry.offset + entry.size, stop))
+                for entry in entries
+                if entry.offset < stop and entry.offset + entry.size > start
+            )
+            yield Chunk(start, stop, tuple(pieces))
 
 
 def layout_of(segment: Segment, no_decay: Sequence[str]) -> Layout:
-    """Lay a segment's trainable parameters out in model order. no_decay: name parts that exclude from weight decay."""
+    """Lay a segment's parameters out. no_decay: name parts that exclude from weight decay."""
     entries, offset = [], 0
-    for name, parameter in segment.parameters.items():
-        if parameter.requires_grad:
-            decays = not any(part in name for part in no_decay)
-            entries.append(Entry(name, parameter.shape, offset, decays))
-            offset += -(-parameter.numel() // ALIGNMENT_ELEMENTS) * ALIGNMENT_ELEMENTS
-    return Layout(segment.name, tuple(entries), offset)
 
+    def part(item: tuple[str, nn.Parameter]) -> int:
+        parameter = item[1]
+        return 2 if not parameter.requires_grad else int(parameter.numel() % EVEN_ELEMENTS > 0)
 
-def bind(parameter: nn.Parameter, weight: Tensor, gradient: Tensor) -> None:
-    """Make the parameter a view of its slabs, keeping its value; backward then adds straight into the gradient slab."""
-    weight.copy_(parameter.detach())
-    parameter.data = weight
-    parameter.grad = gradient
+    for name, parameter in sorted(segment.parameters.items(), key=part):  # stable: model order within a part
+        decays = not any(piece in name for piece in no_decay)
+        entries.append(Entry(name, parameter.shape, offset, decays, parameter.requires_grad))
+        offset += parameter.numel()
+    return Layout(segment.name, tuple(entries))

@@ -1,17 +1,32 @@
-"""The visible stand-in for one segment of a model: every pass through a segment goes through here.
+"""The visible stand-in for one segment of a model, and the one autograd function behind it.
 
-With everything resident on the device there is nothing to fetch; what remains is dropout, which draws from
-(seed, step, segment, microbatch), so that its numbers do not depend on the order or place in which segments run.
+    forward    fetch weights, run every microbatch, keep what backward needs, release
+    backward   fetch weights, run every microbatch's backward in order: gradients add up in the segment's slab, release
+
+What backward needs is kept by one of the policies of `headrace.streaming.activations`. Dropout draws from (seed, step,
+segment, microbatch), so its numbers do not depend on the order or place in which segments run.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.utils import _pytree as pytree
 
+from headrace.models.blank import placeholder
 from headrace.models.segments import Segment
+from headrace.store.store import Store
+from headrace.streaming.activations import Policy, Saved
+from headrace.streaming.fetch import Fetcher
+from headrace.streaming.lockstep import lane_number, meet, run_in_lanes
 from headrace.text.random import key
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass
@@ -21,24 +36,326 @@ class Pass:
     seed: int
     step: int = 0
     microbatch: int = 0
+    """Of lane 0, or of the only one."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One microbatch at a segment: what to run, on what."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    microbatch: int
+    training: bool
+
+
+@dataclass
+class Bound:
+    """A segment's parameters and where each finds its weights: (parameter, owning segment, entry)."""
+
+    uses: list[tuple[nn.Parameter, int, Any]]
+    placeholders: list[Tensor] = field(default_factory=list)
+
+
+class Streaming:
+    """Runs segments: the meeting point of model, store, fetcher and activations."""
+
+    def __init__(
+        self,
+        segments: Sequence[Segment],
+        store: Store,
+        running: Pass,
+        saved: Saved,
+        policies: Sequence[Policy],
+        pool_bytes: int = 0,
+        depth: int = 1,
+        autocast: Callable[[], Any] = nullcontext,
+        head: int = -1,
+    ):
+        """policies: how each segment keeps what its backward needs. head: the segment the task runs itself."""
+        self.store, self.running, self.saved = store, running, saved
+        self.policies, self.autocast = list(policies), autocast
+        owner = {name: i for i, segment in enumerate(segments) for name in segment.parameters}
+        parameters = {name: p for segment in segments for name, p in segment.parameters.items()}
+        entries = {entry.name: entry for layout in store.layouts for entry in layout.entries}
+        self.bound: list[Bound] = []
+        needs = []
+        for segment in segments:
+            names = [*segment.parameters, *segment.borrowed]
+            on_disk = [name for name in names if store.placements[owner[name]] == "disk"]
+            self.bound.append(Bound([(parameters[name], owner[name], entries[name]) for name in on_disk]))
+            needs.append(tuple(sorted({owner[name] for name in on_disk})))
+        self.needs = needs
+        self.fetcher = Fetcher(store, needs, pool_bytes, depth)
+        self.head = head % len(segments)
+        self.training = True
+        self.loss_gradient = 1.0
+        self.history: list[int] = []
+        self.order: list[int] = []
+        self.backward_visits: dict[int, int] = {}
+
+    @property
+    def streams(self) -> bool:
+        """Whether anything has to be fetched."""
+        return any(self.needs)
+
+    # ---- a step
+
+    def begin(self, step: int, loss_gradient: float = 1.0) -> None:
+        """Before the first forward of a step: start fetching. loss_gradient: what the loss is multiplied by."""
+        self.running.step, self.running.microbatch, self.loss_gradient = step, 0, loss_gradient
+        self.history, self.backward_visits = [], {}
+        self.fetcher.expect(self.order)
+
+    def end(self) -> None:
+        """After the last backward of a step: what was visited is what the next step is expected to visit."""
+        self.order = self.history
+        self.saved.clear()
+
+    # ---- segments
+
+    def run(self, i: int, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], training: bool):
+        """Run one lane's microbatch through segment i; with the other lanes when the segment is fetched for it."""
+        call = Call(function, args, kwargs, self.running.microbatch + lane_number(), training)
+        if not self.needs[i] and self.policies[i] == "keep":
+            self._seed(i, call)
+            return function(*args, **kwargs)
+        result, generator = meet(i, call, self.together)
+        if generator is not None:
+            torch.set_rng_state(generator)
+        return result
+
+    def run_head(self, function: Callable[..., Any], *tensors: Tensor) -> Any:
+        """Run what the task does with the last segment's weights."""
+        return self.run(self.head, function, tensors, {}, self.training)
+
+    def in_lanes(self, function: Callable[[T], R], microbatches: Sequence[T]) -> list[R]:
+        """function(microbatch) for all of them, in lock step."""
+        if len(microbatches) == 1:
+            results = [function(microbatches[0])]
+        else:
+            lanes = [lambda microbatch=microbatch: function(microbatch) for microbatch in microbatches]
+            results = run_in_lanes(lanes, self.together)
+        self.running.microbatch += len(microbatches)
+        return results
+
+    def groups(self, microbatches: Sequence[T]) -> list[list[T]]:
+        """Microbatches that go through the model together: all when weights are fetched, or else one at a time, because
+        then nothing is gained by holding all their activations."""
+        return [list(microbatches)] if self.streams else [[microbatch] for microbatch in microbatches]
+
+    def together(self, i: int, calls: list[Any]) -> list[Any]:
+        """Run segment i for all lanes: (result, state of the random generator after it) for each."""
+        flat = [pytree.tree_flatten((call.args, call.kwargs)) for call in calls]
+        visit = _Visit(self, i, calls, flat)
+        if torch.is_grad_enabled():
+            differentiable = [t for leaves, _ in flat for t in leaves if _needs_grad(t)]
+            anchor = torch.zeros((), requires_grad=True)  # weights alone need a gradient, too
+            outputs = _Segment.apply(visit, anchor, *differentiable)
+            return visit.results(list(outputs))
+        slabs = self.fetch(i)
+        try:
+            return [visit.run_plainly(j) for j in range(len(calls))]
+        finally:
+            self.release(i, slabs)
+
+    def fetch(self, i: int) -> dict[int, tuple[Tensor, Tensor]]:
+        """Bring in and bind the weights segment i uses."""
+        if not self.needs[i]:
+            return {}
+        self.history.append(i)
+        slabs = self.fetcher.fetch(i)
+        for parameter, owner, entry in self.bound[i].uses:
+            parameter.data = entry.view(slabs[owner][1])
+        return slabs
+
+    def release(self, i: int, slabs: dict[int, tuple[Tensor, Tensor]]) -> None:
+        for parameter, _, entry in self.bound[i].uses:
+            parameter.data = placeholder(entry.shape)
+            parameter.grad = None
+        self.fetcher.release(slabs)
+
+    def bind_gradients(self, i: int) -> None:
+        for parameter, owner, entry in self.bound[i].uses:
+            if parameter.requires_grad:
+                parameter.grad = entry.view(self.store.gradient(owner))
+
+    def gradients_done(self, i: int) -> None:
+        """A backward visit ends; a segment's gradient is whole when everyone who used its weights was there."""
+        for owner in self.needs[i]:
+            self.backward_visits[owner] = self.backward_visits.get(owner, 0) - 1
+            if self.backward_visits[owner] == 0:
+                self.store.finish_gradient(owner)
+
+    def _seed(self, i: int, call: Call) -> None:
+        if call.training:
+            torch.manual_seed(key("dropout", self.running.seed, self.running.step, i, call.microbatch))
 
 
 class StreamedSegment(nn.Module):
-    """Runs `block`, the module it replaced, under the dropout seed of this pass."""
+    """Runs `block`, the module it replaced, when its weights are there."""
 
-    def __init__(self, block: nn.Module, index: int, running: Pass):
+    def __init__(self, block: nn.Module, index: int, streaming: Streaming):
         super().__init__()
-        self.block, self.index, self.running = block, index, running
+        self.block, self.index, self.streaming = block, index, streaming
+        # Some models ask their blocks what kind they are (attention_type, layer_idx).
+        for name, value in vars(block).items():
+            if not name.startswith("_") and name != "training" and isinstance(value, str | int | float | bool):
+                setattr(self, name, value)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if self.training:
-            torch.manual_seed(key("dropout", self.running.seed, self.running.step, self.index, self.running.microbatch))
-        return self.block(*args, **kwargs)
+        return self.streaming.run(self.index, self.block, args, kwargs, self.training)
 
 
-def install_segments(model: nn.Module, segments: list[Segment], running: Pass) -> None:
-    """Replace the embeddings and blocks of the model by stand-ins. The head has no dropout and runs as it is."""
+def install_segments(
+    model: nn.Module, segments: Sequence[Segment], streaming: Streaming, run_by_task: Sequence[str] = ()
+) -> None:
+    """Replace the modules of every segment by stand-ins, but for segments that the task runs itself (`Streaming.run`)."""
     for index, segment in enumerate(segments):
-        if len(segment.modules) == 1:
-            path = segment.modules[0]
-            model.set_submodule(path, StreamedSegment(model.get_submodule(path), index, running))
+        if segment.name not in run_by_task:
+            for path in segment.modules:
+                model.set_submodule(path, StreamedSegment(model.get_submodule(path), index, streaming))
+
+
+class _Visit:
+    """A segment's forward and, later, backward for all microbatches."""
+
+    def __init__(self, streaming: Streaming, i: int, calls: list[Call], flat: list[tuple[list[Any], Any]]):
+        self.streaming, self.i, self.calls, self.flat = streaming, i, calls, flat
+        self.policy = streaming.policies[i]
+        self.leaves: list[list[Tensor]] = []  # per microbatch the differentiable inputs, cut off from what made them
+        self.edges: list[list[GradientEdge | None]] = []  # per microbatch and output, where its backward begins
+        self.outputs: list[tuple[list[Any], Any]] = []  # per microbatch: leaves (differentiable ones: None), structure
+        self.generators: list[Tensor | None] = []
+        self.slabs: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def run_plainly(self, j: int) -> tuple[Any, Tensor | None]:
+        call = self.calls[j]
+        self.streaming._seed(self.i, call)
+        result = call.function(*call.args, **call.kwargs)
+        return result, torch.get_rng_state() if call.training else None
+
+    def forward(self) -> list[Tensor]:
+        """All microbatches; returns the differentiable outputs, microbatch by microbatch."""
+        streaming, differentiable = self.streaming, []
+        for owner in streaming.needs[self.i]:
+            streaming.backward_visits[owner] = streaming.backward_visits.get(owner, 0) + 1
+        self.slabs = streaming.fetch(self.i)
+        if self.policy == "at_once":
+            streaming.bind_gradients(self.i)
+        try:
+            for j, call in enumerate(self.calls):
+                leaves, structure = self.flat[j]
+                fresh = [t.detach().requires_grad_() if _needs_grad(t) else t for t in leaves]
+                self.leaves.append([t for t, given in zip(fresh, leaves, strict=True) if _needs_grad(given)])
+                args, kwargs = pytree.tree_unflatten(fresh, structure)
+                streaming._seed(self.i, call)
+                if self.policy == "recompute":
+                    with torch.no_grad():
+                        result = call.function(*args, **kwargs)
+                    self.flat[j] = (fresh, structure)
+                else:
+                    with torch.enable_grad(), streaming.saved.record(self.i, j, self.policy, self.slabs):
+                        result = call.function(*args, **kwargs)
+                    self.flat[j] = ([], structure)
+                self.generators.append(torch.get_rng_state() if call.training else None)
+                outputs, structure = pytree.tree_flatten(result)
+                chosen = [_floats(t) if self.policy == "recompute" else _needs_grad(t) for t in outputs]
+                if self.policy == "at_once":
+                    [loss] = [t for t, yes in zip(outputs, chosen, strict=True) if yes]
+                    loss.backward(torch.full_like(loss, streaming.loss_gradient))
+                elif self.policy != "recompute":
+                    self.edges.append([get_gradient_edge(t) for t, yes in zip(outputs, chosen, strict=True) if yes])
+                    for leaf in self.leaves[-1]:
+                        leaf.data = placeholder(leaf.shape)  # its memory belongs to what was saved, or to nobody
+                differentiable += [t.detach() for t, yes in zip(outputs, chosen, strict=True) if yes]
+                rest = [_Differentiable if yes else t for t, yes in zip(outputs, chosen, strict=True)]
+                self.outputs.append((rest, structure))
+            if self.policy == "at_once":
+                streaming.gradients_done(self.i)
+        finally:
+            streaming.release(self.i, self.slabs)
+            self.slabs = {}
+        self.counts = [sum(t is _Differentiable for t in rest) for rest, _ in self.outputs]
+        return differentiable
+
+    def results(self, differentiable: list[Tensor]) -> list[tuple[Any, Tensor | None]]:
+        """Put the differentiable outputs, now part of the graph, back where they were."""
+        queue = iter(differentiable)
+        results = []
+        for (rest, structure), generator in zip(self.outputs, self.generators, strict=True):
+            leaves = [next(queue) if t is _Differentiable else t for t in rest]
+            results.append((pytree.tree_unflatten(leaves, structure), generator))
+        self.outputs, self.generators = [], []
+        return results
+
+    def backward(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Gradients of the differentiable outputs in, of the inputs out, both microbatch by microbatch."""
+        streaming, result = self.streaming, []
+        if self.policy == "at_once":
+            factors = {g.item() for g in gradients if g is not None}
+            assert factors == {streaming.loss_gradient}, (
+                f"the loss was multiplied by {factors} after the head's backward"
+            )
+            return [leaf.grad for leaves in self.leaves for leaf in leaves]
+        slabs = streaming.fetch(self.i)
+        streaming.saved.weights(self.i, slabs)
+        try:
+            streaming.bind_gradients(self.i)
+            queue = iter(gradients)
+            for j, call in enumerate(self.calls):
+                mine = [next(queue) for _ in range(self.counts[j])]
+                if self.policy == "recompute":
+                    edges = self._run_again(j, call)
+                else:
+                    edges = self.edges[j]
+                    streaming.saved.expect(self.i, j)
+                pairs = [(edge, g) for edge, g in zip(edges, mine, strict=True) if edge is not None and g is not None]
+                if pairs:
+                    torch.autograd.backward([edge for edge, _ in pairs], [g for _, g in pairs])
+                streaming.saved.done(self.i, j)
+                result += [leaf.grad for leaf in self.leaves[j]]
+                self.leaves[j] = []
+                if self.policy != "recompute":
+                    self.edges[j] = []
+                self.flat[j] = ([], None)
+            streaming.gradients_done(self.i)
+        finally:
+            streaming.saved.weights(self.i, {})
+            streaming.release(self.i, slabs)
+        return result
+
+    def _run_again(self, j: int, call: Call) -> list[GradientEdge | None]:
+        fresh, structure = self.flat[j]
+        args, kwargs = pytree.tree_unflatten(fresh, structure)
+        self.streaming._seed(self.i, call)
+        with torch.enable_grad(), self.streaming.autocast():
+            outputs, _ = pytree.tree_flatten(call.function(*args, **kwargs))
+        return [get_gradient_edge(t) if t.requires_grad else None for t in outputs if _floats(t)]
+
+
+class _Differentiable:
+    """Stands for an output that went through autograd."""
+
+
+class _Segment(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, visit: _Visit, anchor: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        ctx.visit = visit
+        ctx.set_materialize_grads(False)
+        return tuple(visit.forward())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        visit, ctx.visit = ctx.visit, None
+        assert visit is not None, "the graph of a streamed segment can be used once"
+        return (None, None, *visit.backward(gradients))
+
+
+def _floats(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _needs_grad(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad

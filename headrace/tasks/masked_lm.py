@@ -5,7 +5,9 @@ Logits exist only for predicted positions: hidden states are gathered before the
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +20,9 @@ from headrace.text.batches import BatchRule, Microbatch
 from headrace.text.examples import ExampleRule
 from headrace.text.masking import MaskRule
 from headrace.text.vocabulary import Vocabulary
+
+HEAD = "head"
+"""Name of the segment that the task runs itself."""
 
 _CUDA_VOCABULARY_MULTIPLE = 64
 
@@ -82,8 +87,46 @@ def freeze_unused(model: BertForPreTraining, pairs: bool) -> None:
         module.requires_grad_(pairs)
 
 
-def forward(model: BertForPreTraining, microbatch: Microbatch, device: torch.device) -> Outputs:
+def call(function: Callable[..., Any], *tensors: Tensor) -> Any:
+    """Run a head whose weights are at hand; `Streaming.run_head` fetches them first."""
+    return function(*tensors)
+
+
+def forward(
+    model: BertForPreTraining, microbatch: Microbatch, device: torch.device, run_head: Callable[..., Any] = call
+) -> Outputs:
     """Run the model on one microbatch; logits of predicted positions and of pairs only."""
+    hidden, targets, target_ids, firsts, labels = _encode(model, microbatch, device)
+    masked_logits, pair_logits = run_head(
+        lambda hidden, targets, firsts: _logits(model, hidden, targets, firsts, len(labels)), hidden, targets, firsts
+    )
+    return Outputs(masked_logits, pair_logits, target_ids, labels)
+
+
+def training_loss(
+    model: BertForPreTraining,
+    microbatch: Microbatch,
+    device: torch.device,
+    num_targets: int,
+    num_pairs: int,
+    run_head: Callable[..., Any] = call,
+) -> tuple[Tensor, Tensor]:
+    """This microbatch's share of the batch's loss, and its summed (masked, pair) losses (2,), detached."""
+    hidden, targets, target_ids, firsts, labels = _encode(model, microbatch, device)
+
+    def head(hidden: Tensor, targets: Tensor, target_ids: Tensor, firsts: Tensor, labels: Tensor) -> Any:
+        masked_logits, pair_logits = _logits(model, hidden, targets, firsts, len(labels))
+        total = sums(Outputs(masked_logits, pair_logits, target_ids, labels))
+        nlls = torch.stack([total.masked_nll.detach(), total.pair_nll.detach()])
+        return loss(total, num_targets, num_pairs), nlls
+
+    return run_head(head, hidden, targets, target_ids, firsts, labels)
+
+
+def _encode(
+    model: BertForPreTraining, microbatch: Microbatch, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Hidden states (R * T, H), and targets, their ids, first positions and pair labels on the device."""
     input_ids, types, positions, targets, target_ids, firsts, labels = (
         torch.from_numpy(array).to(device, non_blocking=True)
         for array in (
@@ -101,14 +144,21 @@ def forward(model: BertForPreTraining, microbatch: Microbatch, device: torch.dev
         attention_mask=attention_mask(torch.from_numpy(microbatch.example_ids).to(device), microbatch.packed),
         token_type_ids=types,
         position_ids=positions,
-    ).last_hidden_state.flatten(0, 1)  # (R * T, H)
+    ).last_hidden_state.flatten(0, 1)
+    return hidden, targets, target_ids, firsts, labels
+
+
+def _logits(
+    model: BertForPreTraining, hidden: Tensor, targets: Tensor, firsts: Tensor, num_pairs: int
+) -> tuple[Tensor, Tensor | None]:
+    """The head, on predicted positions and first positions only: (M, V) and (E, 2) fp32."""
     masked_logits = _vocabulary_logits(model, model.cls.predictions.transform(hidden.index_select(0, targets)))
     pair_logits = None
-    if len(labels):
+    if num_pairs:
         assert model.bert.pooler is not None
         pooled = model.bert.pooler(hidden.index_select(0, firsts).unsqueeze(1))  # the pooler takes slot 0 of each row
         pair_logits = model.cls.seq_relationship(pooled).float()
-    return Outputs(masked_logits.float(), pair_logits, target_ids, labels)
+    return masked_logits.float(), pair_logits
 
 
 def attention_mask(example_ids: Tensor, packed: bool) -> Tensor | None:

@@ -3,7 +3,7 @@
     checkpoints/step-00001000/
         config.json, model-*.safetensors, model.safetensors.index.json, tokenizer files    any transformers program
         optimizer/*.safetensors                                                          the moments
-        headrace.json                 step, data position, loss scale; size and SHA-256 of every file
+        headrace.json                 step, data position, loss scale; size and SHA-256 or sum of every file
 
 Written aside and renamed: a folder with the final name is complete. All randomness is a function of (seed, step), so
 there is no generator state to keep.
@@ -22,7 +22,9 @@ from transformers import PretrainedConfig
 from headrace.errors import UserError
 from headrace.optim import LossScale
 from headrace.run_folder import RunFolder
-from headrace.store.device import DeviceStore
+from headrace.store.files import file_sum
+from headrace.store.snapshot import write_snapshot
+from headrace.store.store import Store
 from headrace.text.examples import Cursor
 from headrace.text.tokens import sha256_of
 
@@ -61,7 +63,7 @@ class TrainingState:
 
 def write_checkpoint(
     run: RunFolder,
-    store: DeviceStore,
+    store: Store,
     config: PretrainedConfig,
     state: TrainingState,
     decides: dict[str, Any],
@@ -78,9 +80,11 @@ def write_checkpoint(
         aside.mkdir(parents=True)
         config.save_pretrained(aside)
         shutil.copytree(run.tokenizer, aside, dirs_exist_ok=True)
-        store.write_weights(aside)
-        store.write_optimizer(aside / "optimizer")
-        files = {p.relative_to(aside).as_posix(): _stamp(p) for p in sorted(aside.rglob("*")) if p.is_file()}
+        sums = write_snapshot(store, aside)
+        files = {}
+        for path in sorted(path for path in aside.rglob("*") if path.is_file()):
+            name = path.relative_to(aside).as_posix()
+            files[name] = (path.stat().st_size, sums.get(name) or sha256_of(path))
         manifest = {"version": VERSION, "state": state.state(), "params": decides, "files": files}
         (aside / MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
         for path in aside.rglob("*"):
@@ -114,14 +118,19 @@ def read_manifest(checkpoint: Path) -> dict[str, Any]:
         manifest = json.loads((checkpoint / MANIFEST).read_text("utf-8"))
     except ValueError as error:
         raise UserError(f"{checkpoint / MANIFEST}: damaged ({error}); {remedy}") from None
-    for name, (size_bytes, sha256) in manifest["files"].items():
+    for name, (size_bytes, stamp) in manifest["files"].items():
         path = checkpoint / name
         if not path.is_file() or path.stat().st_size != size_bytes:
             found = f"{path.stat().st_size:,} bytes" if path.is_file() else "no such file"
             raise UserError(f"{path}: damaged: {found}, {size_bytes:,} bytes expected; {remedy}")
-        if sha256_of(path) != sha256:
+        if not is_intact(path, stamp):
             raise UserError(f"{path}: damaged: its checksum is not the one written in {MANIFEST}; {remedy}")
     return manifest
+
+
+def is_intact(path: Path, stamp: str) -> bool:
+    """Whether a file still is what a manifest says: SHA-256, or for slabs the sum of `headrace.store.files`."""
+    return (file_sum(path) if stamp.startswith("sum:") else sha256_of(path)) == stamp
 
 
 def recover(run: RunFolder) -> None:
@@ -136,10 +145,6 @@ def recover(run: RunFolder) -> None:
 
 def _aside(final: Path) -> Path:
     return final.with_name(f".{final.name}.tmp")
-
-
-def _stamp(path: Path) -> tuple[int, str]:
-    return path.stat().st_size, sha256_of(path)
 
 
 def _flush(path: Path) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.evaluation.evaluate import describe, evaluate
-from headrace.optim import AdamW, learning_rate
+from headrace.optim import learning_rate
 from headrace.params import Params, PhaseParams
 from headrace.planning.device import Precision, choose_precision, microbatch_tokens
 from headrace.planning.flops import bert_training_flops
@@ -24,12 +24,13 @@ from headrace.text.tokens import TokenFolder, write_atomically
 from headrace.text.vocabulary import Vocabulary
 from headrace.training.checkpoint import (
     TrainingState,
+    list_checkpoints,
     write_checkpoint,
 )
 from headrace.training.input import TrainingInput
 from headrace.training.records import Records, read_records, write_projector
 from headrace.training.resume import decisive_params, resume
-from headrace.training.setup import Trainable, build_trainable, initial_loss_scale, update_rule
+from headrace.training.setup import Trainable, build_trainable, initial_loss_scale
 from headrace.training.step import NonFiniteError, StepResult, train_step
 
 PROJECTOR_TOKENS = 10_000
@@ -46,7 +47,7 @@ def train(params: Params, run: RunFolder, tokens: TokenFolder, vocabulary: Vocab
     """
     check_enough_documents(tokens.shards("train"), params.task.examples)
     precision = choose_precision(params)
-    trainable = build_trainable(params, vocabulary, precision)
+    trainable = build_trainable(params, vocabulary, precision, run, initialize=not list_checkpoints(run))
     state = resume(params, run, trainable.store) or TrainingState(loss_scale=initial_loss_scale(precision))
     peak = measured_gemm_flops(precision.device.type, precision.compute_dtype)
     say(
@@ -89,14 +90,13 @@ class _Loop:
     def _run_phase(self, stop_asked: Callable[[], bool], meter: Meter) -> None:
         training, phase = self.params.training, self.params.training.phases[self.state.phase]
         batches = self._batches(phase)
-        rule = update_rule(self.params)
         if self._evaluation_due() and not self._evaluated():
             self.evaluate()  # the run was asked to stop between a step and its evaluation
         self.trainable.model.train()
         since = _Interval()
         for batch, cursor in batches:
             lr = self._learning_rate(phase)
-            result = self._step(batch, cursor, rule, lr)
+            result = self._step(batch, cursor, lr)
             since.add(batch, self.trainable.config)
             step, done = self.state.step, self.state.phase_step == phase.steps
             if step % training.log_every == 0 or done:
@@ -138,7 +138,7 @@ class _Loop:
         assert training.learning_rate is not None
         return learning_rate(training.learning_rate, state.step, training.schedule_clock)
 
-    def _step(self, batch: Batch, cursor: Cursor, rule: AdamW, lr: float) -> StepResult:
+    def _step(self, batch: Batch, cursor: Cursor, lr: float) -> StepResult:
         """One optimizer step; the state moves on."""
         state = self.state
         try:
@@ -146,8 +146,7 @@ class _Loop:
                 batch,
                 self.trainable.model,
                 self.trainable.store,
-                rule,
-                self.trainable.running,
+                self.trainable.streaming,
                 self.precision,
                 step=state.step,
                 updates=state.updates,

@@ -8,11 +8,12 @@ from headrace.errors import UserError
 from headrace.params import Params
 from headrace.progress import say
 from headrace.run_folder import RunFolder
-from headrace.store.device import DeviceStore
+from headrace.store.snapshot import read_snapshot
+from headrace.store.store import Store
 from headrace.training.checkpoint import TrainingState, list_checkpoints, read_manifest
 
 
-def resume(params: Params, run: RunFolder, store: DeviceStore) -> TrainingState | None:
+def resume(params: Params, run: RunFolder, store: Store) -> TrainingState | None:
     """Fill the store from the newest checkpoint; None when there is none."""
     checkpoints = list_checkpoints(run)
     if not checkpoints:
@@ -20,8 +21,7 @@ def resume(params: Params, run: RunFolder, store: DeviceStore) -> TrainingState 
     manifest = read_manifest(checkpoints[-1])
     state = TrainingState.from_state(manifest["state"])
     _compare(manifest["params"], decisive_params(params), str(checkpoints[-1]), state)
-    store.read_weights(checkpoints[-1])
-    store.read_optimizer(checkpoints[-1] / "optimizer")
+    read_snapshot(store, checkpoints[-1])
     say(f"Going on from {checkpoints[-1]}")
     return state
 

@@ -3,41 +3,52 @@
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 from transformers import BertConfig, BertForPreTraining
 
-from headrace.models.build import bert_config, build_bert
+from headrace.models.blank import fill_blanks
+from headrace.models.build import bert_config
+from headrace.models.initial import initial_weights
 from headrace.models.segments import segments_of
 from headrace.optim import AdamW, LossScale
 from headrace.params import Params
 from headrace.planning.device import Precision
-from headrace.store.device import DeviceStore
-from headrace.streaming.segment import Pass, install_segments
+from headrace.run_folder import RunFolder
+from headrace.store.store import Store
+from headrace.streaming.activations import Policy, Saved
+from headrace.streaming.segment import Pass, Streaming, install_segments
 from headrace.tasks import masked_lm
 from headrace.text.vocabulary import Vocabulary
 
 
 @dataclass
 class Trainable:
-    """A model with its weights in a store. `config` is what a checkpoint saves; `running` says which pass is on."""
+    """A model with its weights in a store. `config` is what a checkpoint saves."""
 
     model: BertForPreTraining
     config: BertConfig
-    store: DeviceStore
-    running: Pass
+    store: Store
+    streaming: Streaming
 
 
-def build_trainable(params: Params, vocabulary: Vocabulary, precision: Precision) -> Trainable:
-    """The model with its initial weights, every segment placed on the device."""
+def build_trainable(
+    params: Params, vocabulary: Vocabulary, precision: Precision, run: RunFolder | None = None, initialize: bool = True
+) -> Trainable:
+    """The model with its initial weights, every segment placed where the params say.
+
+    initialize False: a checkpoint will give the weights."""
     config = bert_config(params.model, vocabulary.size, vocabulary.pad_id)
-    model = build_bert(config, params.run.seed)
+    with torch.device("meta"):
+        model = BertForPreTraining(config)
+    fill_blanks(model, precision.device)
     masked_lm.freeze_unused(model, pairs=params.task.examples == "sentence_pairs")
     segments = segments_of(model)
-    store = DeviceStore(segments, params.training.optimizer.no_decay, precision.device)
-    nn.Module.to(model, precision.device)  # buffers; parameters are there already
-    running = Pass(params.run.seed)
-    install_segments(model, segments, running)
-    return Trainable(model, config, store, running)
+    store = Store(segments, update_rule(params), params.training.optimizer.no_decay, precision.device)
+    for i in range(len(segments) if initialize else 0):
+        store.fill(i, initial_weights(model, segments, i, params.run.seed))
+    policies: list[Policy] = ["keep"] * len(segments)
+    streaming = Streaming(segments, store, Pass(params.run.seed), Saved(), policies, autocast=precision.autocast)
+    install_segments(model, segments, streaming, run_by_task=[masked_lm.HEAD])
+    return Trainable(model, config, store, streaming)
 
 
 def update_rule(params: Params) -> AdamW:

@@ -4,15 +4,16 @@ import math
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from transformers import BertForPreTraining
 
 from headrace.errors import UserError
-from headrace.optim import AdamW, LossScale, clip_coefficient
+from headrace.optim import LossScale, clip_coefficient
 from headrace.planning.device import Precision
-from headrace.store.device import DeviceStore
-from headrace.streaming.segment import Pass
+from headrace.store.store import Store
+from headrace.streaming.segment import Streaming
 from headrace.tasks import masked_lm
-from headrace.text.batches import Batch
+from headrace.text.batches import Batch, Microbatch
 
 
 class NonFiniteError(UserError):
@@ -34,9 +35,8 @@ class StepResult:
 def train_step(
     batch: Batch,
     model: BertForPreTraining,
-    store: DeviceStore,
-    rule: AdamW,
-    running: Pass,
+    store: Store,
+    streaming: Streaming,
     precision: Precision,
     *,
     step: int,
@@ -47,16 +47,21 @@ def train_step(
 ) -> StepResult:
     """Forward, backward and update for one batch; step counts from 0, updates are those
     done before (fewer than step only under fp16 loss scaling). Raises NonFiniteError before any update."""
+
+    def loss_of(microbatch: Microbatch) -> tuple[Tensor, Tensor]:
+        targets, pairs = batch.num_targets, batch.num_pairs
+        return masked_lm.training_loss(model, microbatch, precision.device, targets, pairs, streaming.run_head)
+
     store.zero_gradients()
-    nlls = []
-    for number, microbatch in enumerate(batch.microbatches):
-        running.step, running.microbatch = step, number
+    streaming.begin(step, loss_gradient=loss_scale.scale)
+    nlls: list[Tensor] = []
+    for group in streaming.groups(batch.microbatches):
         with precision.autocast():
-            sums = masked_lm.sums(masked_lm.forward(model, microbatch, precision.device))
-        loss = masked_lm.loss(sums, batch.num_targets, batch.num_pairs)
-        (loss * loss_scale.scale).backward()
-        nlls.append(torch.stack([sums.masked_nll.detach(), sums.pair_nll.detach()]))
+            losses, group_nlls = zip(*streaming.in_lanes(loss_of, group), strict=True)
+        (torch.stack(losses).sum() * loss_scale.scale).backward()
+        nlls += group_nlls
     norm = store.gradient_norm() / loss_scale.scale
+    streaming.end()
     masked_nll, pair_nll = torch.stack(nlls).double().sum(0).tolist()
     result = StepResult(
         masked_loss=masked_nll / max(batch.num_targets, 1),
@@ -72,5 +77,7 @@ def train_step(
         )
     if result.updated:
         coefficient = clip_coefficient(norm, max_norm)
-        store.update(rule, step=updates + 1, lr=lr, gradient_scale=coefficient / loss_scale.scale)
+        store.update(step=updates + 1, lr=lr, gradient_scale=coefficient / loss_scale.scale)
+    else:
+        store.drop_gradients()
     return result

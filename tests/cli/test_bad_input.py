@@ -338,7 +338,7 @@ def test_damaged_token_manifest(new_job: NewJob, plain_tokens: dict[str, bytes])
 @pytest.mark.parametrize(
     ("name", "how"),
     [
-        ("optimizer/001-block-000.safetensors", "flip"),
+        ("optimizer/001-block-000.exp_avg.safetensors", "flip"),
         ("model-00001-of-00003.safetensors", "cut"),
         ("headrace.json", "cut"),
     ],

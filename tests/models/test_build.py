@@ -2,14 +2,17 @@
 
 import pytest
 import torch
-from transformers import BertForPreTraining, GPT2Config, GPT2LMHeadModel
+from torch import nn
+from transformers import BertForPreTraining
 
 from headrace.errors import UserError
 from headrace.models.build import bert_config, build_bert
 from headrace.models.presets import BERT_PRESETS
 from headrace.models.segments import segments_of
+from headrace.optim import AdamW
 from headrace.params import ModelParams
-from headrace.store.device import DeviceStore
+from headrace.store.layout import CHUNK_ELEMENTS, EVEN_ELEMENTS, layout_of
+from headrace.store.store import Store
 from headrace.tasks.masked_lm import freeze_unused
 
 SMALL = ModelParams(hidden_size=32, num_hidden_layers=3, num_attention_heads=2, max_position_embeddings=40)
@@ -114,11 +117,9 @@ def test_segments_hold_every_parameter_once_in_forward_order():
     assert ids == [id(parameter) for parameter in model.parameters()]
 
 
-def test_another_family_is_refused():
-    with torch.device("meta"):
-        model = GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=9))
-    with pytest.raises(UserError, match="model type 'gpt2' is not known here; known: bert"):
-        segments_of(model)
+def test_a_model_without_blocks_is_refused():
+    with pytest.raises(UserError, match=r"Linear: no nn\.ModuleList of equal blocks was found"):
+        segments_of(nn.Linear(3, 3))
 
 
 @pytest.mark.parametrize("pairs", [True, False])
@@ -126,18 +127,33 @@ def test_the_store_keeps_values_and_decays_what_bert_decays(pairs):
     model = build_bert(bert_config(SMALL, 301, 0), 5)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     freeze_unused(model, pairs)
-    store = DeviceStore(segments_of(model), ["bias", "LayerNorm"], torch.device("cpu"))
+    store = Store(segments_of(model), AdamW(), ["bias", "LayerNorm"], torch.device("cpu"))
     entries = {entry.name: entry for layout in store.layouts for entry in layout.entries}
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, before[name])
         unused = name.startswith(("bert.pooler", "cls.seq_relationship")) and not pairs
-        assert (name in entries) == (not unused)
-        if not unused:
-            assert entries[name].decays == (parameter.ndim == 2)
-            assert entries[name].offset % 16 == 0
+        assert entries[name].trains is not unused
+        assert entries[name].decays == (parameter.ndim == 2)
     assert store.num_parameters == sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    for slabs, layout in zip(store.slabs, store.layouts, strict=True):
-        for entry in layout.entries:
+    for state in store.states:
+        for entry in state.layout.entries:
             parameter = dict(model.named_parameters())[entry.name]
-            assert parameter.data_ptr() == entry.view(slabs["weight"]).data_ptr()
-            assert parameter.grad is not None and parameter.grad.data_ptr() == entry.view(slabs["gradient"]).data_ptr()
+            assert parameter.data_ptr() == entry.view(state.weight).data_ptr()
+            if entry.trains:
+                assert parameter.grad is not None and parameter.grad.data_ptr() == entry.view(state.gradient).data_ptr()
+
+
+def test_a_slab_is_cut_where_no_bit_changes():
+    """Even parameters begin at multiples of EVEN_ELEMENTS, and only the last chunk holds the others."""
+    model = build_bert(bert_config(SMALL, 40_001, 0), 5)
+    for segment in segments_of(model):
+        layout = layout_of(segment, [])
+        assert sum(entry.size for entry in layout.entries) == layout.size
+        chunks = list(layout.chunks())
+        assert [chunk.start for chunk in chunks] == list(range(0, len(chunks) * CHUNK_ELEMENTS, CHUNK_ELEMENTS))
+        for chunk in chunks:
+            assert sum(b - a for _, a, b in chunk.pieces) == chunk.stop - chunk.start
+            for entry, a, b in chunk.pieces:
+                whole = (a, b) == (entry.offset, entry.offset + entry.size)
+                assert whole or (a - entry.offset) % EVEN_ELEMENTS == (entry.offset % EVEN_ELEMENTS) == 0
+                assert entry.size % EVEN_ELEMENTS == 0 or chunk is chunks[-1]

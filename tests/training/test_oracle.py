@@ -19,11 +19,11 @@ from headrace.optim import LossScale, learning_rate
 from headrace.params import Params
 from headrace.planning.device import Precision
 from headrace.schedule_params import LinearSchedule
-from headrace.streaming.segment import Pass, StreamedSegment
+from headrace.streaming.segment import StreamedSegment
 from headrace.tasks import masked_lm
 from headrace.text.batches import Batch, make_batch
 from headrace.text.examples import IS_NEXT, IS_RANDOM, NO_LABEL, every_example
-from headrace.training.setup import Trainable, build_trainable, update_rule
+from headrace.training.setup import Trainable, build_trainable
 from headrace.training.step import NonFiniteError, StepResult, train_step
 
 CPU = Precision(torch.device("cpu"), None)
@@ -40,8 +40,7 @@ def step(trainable: Trainable, params: Params, batch: Batch, number: int) -> Ste
         batch,
         trainable.model.train(),
         trainable.store,
-        update_rule(params),
-        trainable.running,
+        trainable.streaming,
         CPU,
         step=number,
         updates=number,
@@ -263,7 +262,7 @@ def test_no_clipping_when_there_is_no_limit(setting):
     for limit in (None, 1e6, 0.5):
         made = setting(optimizer={"max_gradient_norm": limit})
         step(made.trainable, made.params, made.batches[0], 0)
-        results.append([slabs["gradient"].clone() for slabs in made.trainable.store.slabs])
+        results.append([state.gradient.clone() for state in made.trainable.store.states])
     assert all(torch.equal(a, b) for a, b in zip(results[0], results[1], strict=True))
     assert not any(torch.equal(a, b) for a, b in zip(results[0], results[2], strict=True))
 
@@ -292,7 +291,7 @@ DROPOUT = {"hidden_dropout": 0.3, "attention_dropout": 0.3}
 def test_dropout_is_a_function_of_seed_and_step_not_of_torchs_generator(setting):
     def loss(torch_seed, number, seed=3):
         made = setting(model=DROPOUT)
-        made.trainable.running.seed = seed
+        made.trainable.streaming.running.seed = seed
         torch.manual_seed(torch_seed)
         torch.rand(torch_seed)
         return step(made.trainable, made.params, made.batches[0], number).loss
@@ -304,7 +303,7 @@ def test_dropout_is_a_function_of_seed_and_step_not_of_torchs_generator(setting)
 def test_every_microbatch_has_dropout_masks_of_its_own(setting):
     made = setting(equal_lengths=True, model=DROPOUT)
     [microbatch] = made.batches[0].microbatches
-    model, running = made.trainable.model.train(), made.trainable.running
+    model, running = made.trainable.model.train(), made.trainable.streaming.running
 
     def nll(step_number, number):
         running.step, running.microbatch = step_number, number
@@ -316,14 +315,15 @@ def test_every_microbatch_has_dropout_masks_of_its_own(setting):
     twice = replace(made.batches[0], microbatches=[microbatch] * 2, num_targets=2 * made.batches[0].num_targets)
     result = step(made.trainable, made.params, twice, 7)
     made = setting(equal_lengths=True, model=DROPOUT)
-    model, running = made.trainable.model.train(), made.trainable.running
+    model, running = made.trainable.model.train(), made.trainable.streaming.running
     assert result.masked_loss == pytest.approx((nll(7, 0) + nll(7, 1)) / twice.num_targets, rel=1e-6)
 
 
-def test_every_segment_has_dropout_masks_of_its_own():
-    running = Pass(seed=1, step=4)
+def test_every_segment_has_dropout_masks_of_its_own(setting):
+    made = setting()
+    made.trainable.streaming.running.seed = 1
     ones = torch.ones(1000)
-    outputs = [StreamedSegment(nn.Dropout(0.5), index, running)(ones) for index in (0, 1, 0)]
+    outputs = [StreamedSegment(nn.Dropout(0.5), index, made.trainable.streaming)(ones) for index in (0, 1, 0)]
     assert torch.equal(outputs[0], outputs[2])
     assert 0.4 < (outputs[0] == outputs[1]).float().mean() < 0.6  # independent masks agree half of the time
 

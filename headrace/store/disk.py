@@ -1,0 +1,301 @@
+"""A segment whose state is on disk: the placement `disk`.
+
+    load:   [weights chunk | moments chunk | gradient chunk] -> update -> written back; the weights stay in the slab
+            read ahead by a few chunks, written behind: one pass over the state is all an update costs
+
+The files of a segment are the snapshot's files. A file that a snapshot shares (it has a second hard link) is never
+written to: the update goes to a new file that takes its place.
+"""
+
+import errno
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headrace.errors import UserError
+from headrace.optim.rule import Rule
+from headrace.store.files import SlabFile, aligned, block_sum, file_sum, header_of, sum_text
+from headrace.store.layout import Chunk, Layout
+from headrace.store.roles import Role, Update, roles_of
+
+DEPTH = 3  # chunks in flight: one read, one updated, one written
+
+
+class Ring:
+    """Room for DEPTH chunks of everything an update moves besides the weights. One load uses it at a time."""
+
+    def __init__(self, num_bytes: dict[str, int]):
+        self.slots = [{name: aligned(size) for name, size in num_bytes.items()} for _ in range(DEPTH)]
+        self.num_bytes = DEPTH * sum(num_bytes.values())
+
+
+class Traffic:
+    """Bytes moved, by what they are: weight, gradient, state, activation; read and written."""
+
+    def __init__(self) -> None:
+        self.read: dict[str, int] = {}
+        self.written: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def add(self, kind: str, num_bytes: int, written: bool) -> None:
+        counts = self.written if written else self.read
+        with self._lock:
+            counts[kind] = counts.get(kind, 0) + num_bytes
+
+
+class DiskSegment:
+    """State of one segment in files under `folder`. Invariant: `pending` is the update they still lack, or None."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        rule: Rule,
+        weights: Path,
+        state: Path,
+        scratch: Path,
+        threads: ThreadPoolExecutor,
+        traffic: Traffic,
+        weight_dtype: torch.dtype = torch.float32,
+    ):
+        """weights: the file of the weights; state, scratch: what the names of the other files begin with."""
+        self.layout, self.rule, self.weight_dtype = layout, rule, weight_dtype
+        self.roles = roles_of(layout, rule)
+        self.chunks = list(layout.chunks(whole=rule.needs_whole_parameter))
+        self.weights = weights
+        self.state = {role.name: state.with_name(f"{state.name}.{role.name}.safetensors") for role in self.roles}
+        self.scratch = scratch
+        self.threads, self.traffic = threads, traffic
+        self.pending: Update | None = None
+        self.gradient: Tensor | None = None
+        """Gradient held in memory (trainable_size,) fp32; None and not spilled: zeros."""
+        self.spilled = False
+        self.norms: dict[str, Tensor] = {}
+        self.sums: dict[Path, str] = {}
+        """Sums of files that have not changed since."""
+
+    def ring_bytes(self) -> dict[str, int]:
+        """What `load` needs of the ring."""
+        if not self.chunks:
+            return {}
+        need = {"gradient": max(4 * (chunk.stop - chunk.start) for chunk in self.chunks)}
+        if self.weight_dtype is not torch.float32:
+            need["weight"] = max(self.weight_dtype.itemsize * (self._weight_stop(c) - c.start) for c in self.chunks)
+        for role in self.roles:
+            spans = [role.range_of(chunk) for chunk in self.chunks]
+            need[role.name] = max(role.dtype.itemsize * (b - a) for a, b in spans)
+        return need
+
+    def create(self, slab: Tensor) -> None:
+        """Make the files: these weights (size,) fp32, zero state."""
+        self.sums.clear()
+        for path in self.files:
+            path.unlink(missing_ok=True)  # a snapshot may share it
+        for role in self.roles:
+            SlabFile.create(self.state[role.name], self._header(role), role.num_bytes).close()
+        with SlabFile.create(self.weights, self._header(None), self.weight_bytes) as file:
+            file.write(0, _bytes(slab if self.weight_dtype is torch.float32 else slab.to(self.weight_dtype)))
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.layout.size * self.weight_dtype.itemsize
+
+    @property
+    def files(self) -> list[Path]:
+        return [self.weights, *self.state.values()]
+
+    def load(self, slab: Tensor, ring: Ring, sums: bool = False) -> None:
+        """Fill the slab (size,) fp32 with the weights, applying a pending update on the way and writing it back.
+
+        sums: note the sums of the files, as a snapshot needs them."""
+        if self.pending is None:
+            self._read_weights(slab, ring)
+            return
+        totals = dict.fromkeys(self.files, 0)
+        self.sums.clear()
+        update, self.pending = self.pending, None
+        targets = {path: _writable(path) for path in (self.weights, *self.state.values())}
+        sources = {path: SlabFile(path) for path in targets}
+        gradient_file = SlabFile(self.scratch) if self.spilled else None
+        writes: list[list[Future[None]]] = [[] for _ in ring.slots]
+        reads: dict[int, list[Future[None]]] = {}
+
+        def begin(k: int) -> None:
+            chunk, slot = self.chunks[k], ring.slots[k % DEPTH]
+            _wait(writes[k % DEPTH])
+            weight = self._weight_bytes_of(chunk, slab, slot)
+            tasks = [self._submit(sources[self.weights].read, self._weight_offset(chunk), weight, "weight", False)]
+            for role in self.roles:
+                a, b = role.range_of(chunk)
+                piece = slot[role.name][: (b - a) * role.dtype.itemsize]
+                if len(piece):
+                    offset = a * role.dtype.itemsize
+                    tasks.append(self._submit(sources[self.state[role.name]].read, offset, piece, "state", False))
+            if gradient_file is not None:
+                piece = slot["gradient"][: 4 * (chunk.stop - chunk.start)]
+                tasks.append(self._submit(gradient_file.read, 4 * chunk.start, piece, "gradient", False))
+            reads[k] = tasks
+
+        try:
+            for k in range(min(DEPTH - 1, len(self.chunks))):
+                begin(k)
+            for k, chunk in enumerate(self.chunks):
+                slot = ring.slots[k % DEPTH]
+                _wait(reads.pop(k))
+                self._apply(update, chunk, slab, slot)
+                weight = self._weight_bytes_of(chunk, slab, slot)
+                tasks = [self._submit(targets[self.weights].write, self._weight_offset(chunk), weight, "weight", True)]
+                for role in self.roles:
+                    a, b = role.range_of(chunk)
+                    piece = slot[role.name][: (b - a) * role.dtype.itemsize]
+                    if len(piece):
+                        offset, file = a * role.dtype.itemsize, targets[self.state[role.name]]
+                        tasks.append(self._submit(file.write, offset, piece, "state", True))
+                writes[k % DEPTH] = tasks
+                if sums:
+                    totals[self.weights] += block_sum(weight, self._weight_offset(chunk))
+                    for role in self.roles:
+                        a, b = role.range_of(chunk)
+                        size = role.dtype.itemsize
+                        totals[self.state[role.name]] += block_sum(slot[role.name][: (b - a) * size], a * size)
+                if k + DEPTH - 1 < len(self.chunks):
+                    begin(k + DEPTH - 1)
+            self.gradient, self.spilled = None, False
+            for tasks in writes:
+                _wait(tasks)
+            for path, file in targets.items():
+                if file.path != path:
+                    file.path.replace(path)
+            if sums:
+                headers = [self._header(None), *map(self._header, self.roles)]
+                for path, header in zip(self.files, headers, strict=True):
+                    self.sums[path] = sum_text(header, totals[path])
+        except OSError as error:
+            raise _disk_error(error, self.weights) from None
+        finally:
+            for tasks in [*reads.values(), *writes]:
+                for task in tasks:
+                    task.exception()  # let them end before their files close
+            for file in [*targets.values(), *sources.values(), *([gradient_file] if gradient_file else [])]:
+                file.close()
+
+    def sum_of(self, path: Path) -> str:
+        """The file's sum; reads it when it is not known."""
+        if path not in self.sums:
+            self.sums[path] = file_sum(path)
+        return self.sums[path]
+
+    def spill(self, gradient: Tensor) -> Future[None]:
+        """Start writing the gradient (trainable_size,) to the scratch file."""
+        self.spilled, self.gradient = True, None
+
+        def write() -> None:
+            data = _bytes(gradient)
+            try:
+                if not self.scratch.exists():
+                    SlabFile.create(self.scratch, header_of(self.layout.trainable, torch.float32), data.nbytes).close()
+                with SlabFile(self.scratch, "w") as file:
+                    file.write(0, data)
+            except OSError as error:
+                raise _disk_error(error, self.scratch) from None
+            self.traffic.add("gradient", data.nbytes, written=True)
+
+        return self.threads.submit(write)
+
+    def drop_gradient(self) -> None:
+        self.gradient, self.spilled, self.norms = None, False, {}
+
+    def _apply(self, update: Update, chunk: Chunk, slab: Tensor, slot: dict[str, Tensor]) -> None:
+        weight = slab[chunk.start : chunk.stop]
+        if self.weight_dtype is not torch.float32:
+            stored = self._weight_bytes_of(chunk, slab, slot).view(self.weight_dtype)
+            slab[chunk.start : self._weight_stop(chunk)].copy_(stored)
+        if self.gradient is not None:
+            gradient = self.gradient[chunk.start : chunk.stop]
+        else:
+            gradient = slot["gradient"].view(torch.float32)[: chunk.stop - chunk.start]
+            if not self.spilled:
+                gradient.zero_()
+        state = []
+        for role in self.roles:
+            a, b = role.range_of(chunk)
+            state.append((role, slot[role.name].view(role.dtype)[: b - a]))
+        update.apply(chunk, weight, gradient, state)
+        if self.weight_dtype is not torch.float32:
+            self._weight_bytes_of(chunk, slab, slot).view(self.weight_dtype).copy_(
+                slab[chunk.start : self._weight_stop(chunk)]
+            )
+
+    def _read_weights(self, slab: Tensor, ring: Ring) -> None:
+        try:
+            with SlabFile(self.weights) as file:
+                if self.weight_dtype is torch.float32:
+                    step = 4 << 20  # elements; a few reads at a time
+                    tasks = [
+                        self._submit(file.read, 4 * a, _bytes(slab[a : min(a + step, len(slab))]), "weight", False)
+                        for a in range(0, len(slab), step)
+                    ]
+                    _wait(tasks)
+                    return
+                size = self.weight_dtype.itemsize
+                room = ring.slots[0]["weight"].nbytes // size
+                for a in range(0, len(slab), room):
+                    piece = slab[a : a + room]
+                    stored = ring.slots[0]["weight"][: len(piece) * size]
+                    file.read(a * size, stored)
+                    self.traffic.add("weight", stored.nbytes, written=False)
+                    piece.copy_(stored.view(self.weight_dtype))
+        except OSError as error:
+            raise _disk_error(error, self.weights) from None
+
+    def _weight_stop(self, chunk: Chunk) -> int:
+        """The last chunk takes what does not train along: a page holds the end of one and the start of the other."""
+        return self.layout.size if chunk.stop == self.layout.trainable_size else chunk.stop
+
+    def _weight_offset(self, chunk: Chunk) -> int:
+        return chunk.start * self.weight_dtype.itemsize
+
+    def _weight_bytes_of(self, chunk: Chunk, slab: Tensor, slot: dict[str, Tensor]) -> Tensor:
+        stop = self._weight_stop(chunk)
+        if self.weight_dtype is torch.float32:
+            return _bytes(slab[chunk.start : stop])
+        return slot["weight"][: (stop - chunk.start) * self.weight_dtype.itemsize]
+
+    def _header(self, role: Role | None) -> bytes:
+        if role is None:
+            return header_of(self.layout.entries, self.weight_dtype)
+        return header_of(role.entries, role.dtype, f".{role.name}")
+
+    def _submit(self, move: Any, offset: int, data: Tensor, kind: str, written: bool) -> Future[None]:
+        self.traffic.add(kind, data.nbytes, written)
+        return self.threads.submit(move, offset, data)
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.view(torch.uint8)
+
+
+def _wait(tasks: Sequence[Future[None]]) -> None:
+    for task in tasks:
+        task.result()
+
+
+def _writable(path: Path) -> SlabFile:
+    """The file itself, or a new one beside it when a snapshot shares it."""
+    if path.stat().st_nlink == 1:
+        return SlabFile(path, "w")
+    with SlabFile(path) as old:
+        with path.open("rb") as raw:
+            header = raw.read(old.data_start)
+        return SlabFile.create(path.with_name(path.name + ".new"), header, old.data_bytes)
+
+
+def _disk_error(error: OSError, path: Path) -> UserError:
+    what = "the disk is full" if error.errno == errno.ENOSPC else error.strerror
+    return UserError(
+        f"{path}: {what}; stopped. The last checkpoint is untouched: make room, then run again, it goes on from there"
+    )

@@ -1,0 +1,55 @@
+"""Page-aligned memory under a limit.
+
+Slabs come and go with every segment; a pool hands the same memory out again, and makes whoever asks for more than the
+limit wait until something is given back. That wait is what keeps fetching from running ahead of computing.
+"""
+
+import threading
+
+from torch import Tensor
+
+from headrace.store.files import aligned, pages
+
+
+class Pool:
+    """Memory of at most limit_bytes, in use and free together."""
+
+    def __init__(self, limit_bytes: int):
+        self.limit_bytes = limit_bytes
+        self.in_use_bytes = 0
+        self._free: list[Tensor] = []
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def take(self, num_bytes: int) -> Tensor:
+        """Memory of at least num_bytes, uint8; waits until there is room."""
+        size = max(pages(num_bytes), 1)
+        assert size <= self.limit_bytes, f"{size:,} bytes asked of a pool of {self.limit_bytes:,}"
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self.in_use_bytes + size <= self.limit_bytes)
+            if self._closed:
+                raise RuntimeError("the pool is closed")
+            self.in_use_bytes += size
+            for i, memory in enumerate(self._free):
+                if memory.nbytes == size:
+                    return self._free.pop(i)
+            while self._free and self.in_use_bytes + sum(m.nbytes for m in self._free) > self.limit_bytes:
+                self._free.pop(0)
+        return aligned(size)
+
+    def has_room(self, num_bytes: int) -> bool:
+        with self._changed:
+            return self.in_use_bytes + pages(num_bytes) <= self.limit_bytes
+
+    def give(self, memory: Tensor) -> None:
+        """Hand memory of `take` back."""
+        with self._changed:
+            self.in_use_bytes -= memory.nbytes
+            self._free.append(memory)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Wake up who waits: the run is over."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()

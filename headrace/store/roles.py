@@ -1,0 +1,100 @@
+"""Where the optimizer's state of a segment lies: one slab a role (exp_avg, exp_avg_sq, ...), in slab order.
+
+A rule says which roles a parameter needs and in which shape and dtype (`state_of`). Element-wise rules have state for
+every element, or for every block of EVEN_ELEMENTS, so a chunk of the weights is a chunk of every role's slab.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headrace.optim.rule import Rule
+from headrace.store.layout import Chunk, Entry, Layout
+
+
+@dataclass(frozen=True)
+class Role:
+    """One kind of state of a segment."""
+
+    name: str
+    dtype: torch.dtype
+    entries: tuple[Entry, ...]
+    """Per trainable parameter its state's shape and offset in this role's slab, in slab order."""
+
+    @property
+    def size(self) -> int:
+        return sum(entry.size for entry in self.entries)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def span(self, entry: Entry, first: int, last: int) -> tuple[int, int]:
+        """Which elements of this slab belong to elements [first, last) of the weight slab, a piece of `entry`."""
+        mine = next(own for own in self.entries if own.name == entry.name)
+        if (first, last) == (entry.offset, entry.offset + entry.size):
+            return mine.offset, mine.offset + mine.size
+        share = entry.size // mine.size  # elements of the parameter to one of its state
+        assert share * mine.size == entry.size, f"{entry.name}: {self.name} cannot be cut"
+        return mine.offset + (first - entry.offset) // share, mine.offset + (last - entry.offset) // share
+
+    def range_of(self, chunk: Chunk) -> tuple[int, int]:
+        """Elements of this slab that a chunk needs."""
+        spans = [self.span(*piece) for piece in chunk.pieces]
+        return spans[0][0], spans[-1][1]
+
+
+def roles_of(layout: Layout, rule: Rule) -> tuple[Role, ...]:
+    """The state a segment needs. Every parameter has the same roles; one that does not use a role has it empty."""
+    kinds: dict[str, torch.dtype] = {}
+    for entry in layout.trainable:
+        kinds |= {name: dtype for name, (_, dtype) in rule.state_of(entry.shape).items()}
+    roles = []
+    for name, dtype in kinds.items():
+        entries, offset = [], 0
+        for entry in layout.trainable:
+            shape, _ = rule.state_of(entry.shape).get(name, (torch.Size([0]), dtype))
+            entries.append(Entry(entry.name, shape, offset, entry.decays))
+            offset += math.prod(shape)
+        roles.append(Role(name, dtype, tuple(entries)))
+    return tuple(roles)
+
+
+@dataclass(frozen=True)
+class Update:
+    """An update that is due: what the rule needs besides slabs. step counts from 1."""
+
+    rule: Rule
+    step: int
+    lr: float
+    gradient_scale: float | Tensor
+
+    def apply(self, chunk: Chunk, weight: Tensor, gradient: Tensor, state: Sequence[tuple[Role, Tensor]]) -> None:
+        """Update one chunk in place. Tensors hold the chunk's elements alone."""
+        whole = self.rule.needs_whole_parameter
+        for decays in (True, False):
+            pieces = [piece for piece in chunk.pieces if piece[0].decays is decays]
+            if not pieces:
+                continue
+            lists: list[list[Tensor]] = []
+            for tensor in (weight, gradient):
+                views = [tensor[a - chunk.start : b - chunk.start] for _, a, b in pieces]
+                lists.append([v.view(e.shape) for v, (e, _, _) in zip(views, pieces, strict=True)] if whole else views)
+            for role, tensor in state:
+                start = role.range_of(chunk)[0]
+                spans = [(role.span(*piece), piece[0]) for piece in pieces]
+                views = [tensor[a - start : b - start] for (a, b), _ in spans]
+                if whole:
+                    shapes = {own.name: own.shape for own in role.entries}
+                    views = [v.view(shapes[e.name]) for v, (_, e) in zip(views, spans, strict=True)]
+                lists.append(views)
+            self.rule.update(
+                *lists,
+                step=self.step,
+                lr=self.lr,
+                weight_decay=None if decays else 0.0,
+                gradient_scale=self.gradient_scale,
+            )

@@ -1,0 +1,236 @@
+"""All segments' state, each on the tier it was placed on, and what a training step asks of it.
+
+Enters: gradients, segment by segment. Leaves: the exact global norm, and updates: at once where the state is on the
+device, on the next fetch where it is on disk.
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from headrace.models.blank import placeholder
+from headrace.models.segments import Segment
+from headrace.optim import join_norms, tensor_norms
+from headrace.optim.rule import Rule
+from headrace.store.device import DeviceSegment
+from headrace.store.disk import DiskSegment, Ring, Traffic
+from headrace.store.files import aligned
+from headrace.store.layout import Layout, layout_of
+from headrace.store.memory import Pool
+from headrace.store.roles import Update
+
+Placement = Literal["device", "disk"]
+IO_THREADS = 4
+
+
+class Store:
+    """State of every segment. Invariant: between steps, a disk segment's files and its pending update together are its
+    state."""
+
+    def __init__(
+        self,
+        segments: Sequence[Segment],
+        rule: Rule,
+        no_decay: Sequence[str],
+        device: torch.device,
+        placements: Sequence[Placement] | None = None,
+        folder: Path | None = None,
+        *,
+        held_gradient_bytes: int = 0,
+        weight_dtype: torch.dtype = torch.float32,
+    ):
+        """folder: where disk segments keep their files. held_gradient_bytes: how much of their gradients may stay in
+        memory from backward to update; the rest is spilled. weight_dtype: how weights lie on disk."""
+        self.segments, self.device, self.rule = list(segments), device, rule
+        self.placements = list(placements) if placements is not None else ["device"] * len(segments)
+        self.layouts = [layout_of(segment, no_decay) for segment in segments]
+        for i, layout in enumerate(self.layouts):
+            if not layout.entries:  # it only borrows: nothing to place
+                self.placements[i] = "device"
+        self.threads = ThreadPoolExecutor(IO_THREADS, thread_name_prefix="headrace-io")
+        self.traffic = Traffic()
+        self.folder, self.weight_dtype = folder, weight_dtype
+        self.states: list[DeviceSegment | DiskSegment] = []
+        for i, (segment, layout, placement) in enumerate(zip(segments, self.layouts, self.placements, strict=True)):
+            if placement == "device":
+                self.states.append(DeviceSegment(segment, layout, rule, device))
+                continue
+            assert folder is not None
+            live = folder / "live"
+            (live / "optimizer").mkdir(parents=True, exist_ok=True)
+            number = f"{i:03d}-{layout.segment}"
+            self.states.append(
+                DiskSegment(
+                    layout,
+                    rule,
+                    live / self.weight_file(i),
+                    live / "optimizer" / number,
+                    folder / "scratch" / f"{number}.gradient.safetensors",
+                    self.threads,
+                    self.traffic,
+                    weight_dtype,
+                )
+            )
+        on_disk = [state for state in self.states if isinstance(state, DiskSegment)]
+        if on_disk:
+            assert folder is not None
+            (folder / "scratch").mkdir(exist_ok=True)
+        need: dict[str, int] = {}
+        for state in on_disk:
+            for name, size in state.ring_bytes().items():
+                need[name] = max(need.get(name, 0), size)
+        self.ring = Ring(need)
+        largest = max((4 * state.layout.trainable_size for state in on_disk), default=0)
+        self.held_gradient_bytes = held_gradient_bytes
+        self.gradient_pool = Pool(held_gradient_bytes + 3 * (largest + 4096))
+        self._gradients: dict[int, tuple[Tensor, Tensor]] = {}  # memory, slab: segments in backward now
+        self._held: dict[int, Tensor] = {}  # memory of gradients that wait for their update
+        self._spills: list[Future[None]] = []
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(layout.trainable_size for layout in self.layouts)
+
+    def weight_file(self, i: int) -> str:
+        return f"model-{i + 1:05d}-of-{len(self.layouts):05d}.safetensors"
+
+    def disk(self, i: int) -> DiskSegment | None:
+        state = self.states[i]
+        return state if isinstance(state, DiskSegment) else None
+
+    @torch.no_grad()
+    def fill(self, i: int, weights: Mapping[str, Tensor]) -> None:
+        """Give segment i these weights, by name, and its optimizer no history."""
+        state, layout = self.states[i], self.layouts[i]
+        if isinstance(state, DeviceSegment):
+            for entry in layout.entries:
+                entry.view(state.weight).copy_(weights[entry.name])
+            for slab in state.state.values():
+                slab.zero_()
+            return
+        slab = aligned(4 * layout.size).view(torch.float32)[: layout.size]
+        for entry in layout.entries:
+            entry.view(slab).copy_(weights[entry.name])
+        state.create(slab)
+        for name, parameter in self.segments[i].parameters.items():
+            parameter.data = placeholder(layout.entry(name).shape)
+
+    def forget(self, i: int) -> None:
+        """Segment i gets another state from elsewhere: drop what is known of the old one."""
+        state = self.states[i]
+        if isinstance(state, DiskSegment):
+            state.pending = None
+            state.drop_gradient()
+            state.sums.clear()
+            for name, parameter in self.segments[i].parameters.items():
+                parameter.data = placeholder(self.layouts[i].entry(name).shape)
+
+    def weights(self, i: int) -> dict[str, Tensor]:
+        """Segment i's weights as they are between steps, copied."""
+        state, layout = self.states[i], self.layouts[i]
+        if isinstance(state, DeviceSegment):
+            return {entry.name: entry.view(state.weight).clone() for entry in layout.entries}
+        assert state.pending is None, "flush first"
+        slab = aligned(4 * layout.size).view(torch.float32)[: layout.size]
+        state.load(slab, self.ring)
+        return {entry.name: entry.view(slab) for entry in layout.entries}
+
+    # ---- gradients
+
+    def zero_gradients(self) -> None:
+        """Begin a step."""
+        for state in self.states:
+            if isinstance(state, DeviceSegment):
+                state.gradient.zero_()
+
+    def gradient(self, i: int) -> Tensor:
+        """The gradient slab of a disk segment in this step's backward, zeros at first (trainable_size,) fp32."""
+        if i not in self._gradients:
+            memory = self.gradient_pool.take(4 * self.layouts[i].trainable_size)
+            slab = memory.view(torch.float32)[: self.layouts[i].trainable_size].zero_()
+            self._gradients[i] = memory, slab
+        return self._gradients[i][1]
+
+    def finish_gradient(self, i: int) -> None:
+        """All of the segment's gradient is there: note its norms, keep it or write it away."""
+        if i not in self._gradients:
+            return
+        memory, slab = self._gradients.pop(i)
+        state = self.states[i]
+        assert isinstance(state, DiskSegment)
+        state.norms = _norms(self.layouts[i], slab)
+        if sum(held.nbytes for held in self._held.values()) + memory.nbytes <= self.held_gradient_bytes:
+            state.gradient, self._held[i] = slab, memory
+            return
+        spill = state.spill(slab)
+        spill.add_done_callback(lambda _: self.gradient_pool.give(memory))
+        self._spills.append(spill)
+
+    def gradient_norm(self) -> Tensor:
+        """Global L2 norm of the gradients, a Tensor (); bits of `torch.nn.utils.get_total_norm`."""
+        for i in list(self._gradients):
+            self.finish_gradient(i)
+        while self._spills:
+            self._spills.pop().result()
+        norms: list[Tensor] = []
+        for segment, layout, state in zip(self.segments, self.layouts, self.states, strict=True):
+            own = _norms(layout, state.gradient) if isinstance(state, DeviceSegment) else state.norms
+            zero = torch.zeros((), device=self.device)
+            norms += [own.get(name, zero) for name, p in segment.parameters.items() if p.requires_grad]
+        return join_norms(norms)
+
+    # ---- updates
+
+    def update(self, *, step: int, lr: float, gradient_scale: float | Tensor) -> None:
+        """One optimizer update of every segment. step counts from 1."""
+        update = Update(self.rule, step, lr, gradient_scale)
+        for i, state in enumerate(self.states):
+            if isinstance(state, DeviceSegment):
+                state.update(update)
+            elif self.layouts[i].trainable_size:
+                assert state.pending is None, f"segment {state.layout.segment} still lacks an update"
+                state.pending = update
+
+    def drop_gradients(self) -> None:
+        """The step is skipped: forget its gradients."""
+        for i, state in enumerate(self.states):
+            if isinstance(state, DiskSegment):
+                state.drop_gradient()
+                self.give_back_gradient(i)
+
+    def give_back_gradient(self, i: int) -> None:
+        """The segment's update is done: its gradient's memory is free."""
+        if i in self._held:
+            self.gradient_pool.give(self._held.pop(i))
+
+    def load(self, i: int, slab: Tensor, sums: bool = False) -> None:
+        """Fill the slab of a disk segment, updated; called on one thread at a time."""
+        state = self.states[i]
+        assert isinstance(state, DiskSegment)
+        had = state.pending is not None
+        state.load(slab, self.ring, sums)
+        if had:
+            self.give_back_gradient(i)
+
+    def flush(self, sums: bool = False) -> None:
+        """Do every update that is due. Nothing may be fetching meanwhile."""
+        due = [i for i, state in enumerate(self.states) if isinstance(state, DiskSegment) and state.pending]
+        if due:
+            pool = Pool(max(4 * self.layouts[i].size for i in due) + 4096)
+            for i in due:
+                memory = pool.take(4 * self.layouts[i].size)
+                self.load(i, memory.view(torch.float32)[: self.layouts[i].size], sums)
+                pool.give(memory)
+
+    def close(self) -> None:
+        self.gradient_pool.close()
+        self.threads.shutdown(wait=True, cancel_futures=True)
+
+
+def _norms(layout: Layout, gradient: Tensor) -> dict[str, Tensor]:
+    views = [entry.view(gradient) for entry in layout.trainable]
+    return dict(zip((entry.name for entry in layout.trainable), tensor_norms(views), strict=True))

@@ -1,0 +1,100 @@
+"""Streamed equals plain: the untouched model with torch.optim and clip_grad_norm_, bit for bit where nothing is tied."""
+
+from itertools import product
+
+import pytest
+import torch
+from models import FAMILIES, TIED, batch, make
+from torch import nn
+
+import headrace.training.streamed_model as sm
+from headrace.models.segments import segments_of
+from headrace.text.random import key
+
+STEPS = 5
+MAX_NORM = 0.5
+TIED_TOLERANCE = 1e-5  # absolute, after 5 steps of 1e-3: a tied weight's two gradients add up in another order
+
+
+class Plain:
+    """The loop everybody writes, with dropout seeded where each segment begins, as ours is."""
+
+    def __init__(self, family: str, dropout: float, microbatch: int):
+        self.model = make(family, dropout).train()
+        self.microbatch, self.now = microbatch, (0, 0)
+        for i, segment in enumerate(segments_of(self.model)):
+            for path in segment.modules:
+                module = self.model.get_submodule(path)
+                module.register_forward_pre_hook(
+                    lambda *_, i=i: torch.manual_seed(key("dropout", 7, self.now[0], i, self.now[1])) and None
+                )
+        named = list(self.model.named_parameters())
+        plain = [p for n, p in named if any(part in n for part in ("bias", "norm", "Norm", "ln_"))]
+        decayed = [p for n, p in named if not any(part in n for part in ("bias", "norm", "Norm", "ln_"))]
+        self.optimizer = torch.optim.AdamW(
+            [{"params": decayed, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}], lr=1e-3, fused=True
+        )
+
+    def seed(self, i: int) -> None:
+        torch.manual_seed(key("dropout", 7, self.now[0], i, self.now[1]))
+
+    def step(self, number: int, inputs: dict[str, torch.Tensor]) -> float:
+        self.optimizer.zero_grad()
+        total = None
+        size = len(inputs["input_ids"])
+        for j, a in enumerate(range(0, size, self.microbatch)):
+            self.now = (number, j)
+            part = {name: value[a : a + self.microbatch] for name, value in inputs.items()}
+            loss = sm.model_loss(self.model, part) * (self.microbatch / size)
+            loss.backward()
+            total = loss.detach() if total is None else total + loss.detach()
+        self.norm = nn.utils.clip_grad_norm_(self.model.parameters(), MAX_NORM)
+        self.gradients = {n: p.grad.clone() for n, p in self.model.named_parameters() if p.grad is not None}
+        self.optimizer.step()
+        assert total is not None
+        return total.item()
+
+
+def streamed(family, dropout, microbatch, folder, placement="disk", policy="keep", **settings):
+    def places(segments):
+        return [placement if placement != "mixed" else ("device", "disk")[i % 2] for i in range(len(segments))]
+
+    return sm.build(
+        make(family, dropout).train(),
+        sm.AdamW(lr=1e-3, max_norm=MAX_NORM),
+        folder=folder,
+        placements=places,
+        policies=policy,
+        microbatch=microbatch,
+        seed=7,
+        **settings,
+    )
+
+
+def weights_of(made: sm.StreamedModel) -> dict[str, torch.Tensor]:
+    made.streaming.fetcher.rest()
+    made.store.flush()
+    weights = {}
+    for i in range(len(made.segments)):
+        weights |= made.store.weights(i)
+    return weights
+
+
+@pytest.mark.parametrize(("family", "dropout", "pieces"), list(product(FAMILIES, [0.0, 0.1], [1, 2, 4])))
+def test_streamed_equals_plain(tmp_path, family, dropout, pieces):
+    plain, ours = Plain(family, dropout, 8 // pieces), streamed(family, dropout, 8 // pieces, tmp_path)
+    for number in range(STEPS):
+        inputs = batch(family, number)
+        expected, found = plain.step(number, inputs), ours.step(inputs)
+        if family not in TIED:
+            assert found == expected
+            assert ours.gradient_norm == plain.norm.item()
+        else:
+            assert found == pytest.approx(expected, rel=1e-6)
+    weights = weights_of(ours)
+    for name, parameter in plain.model.named_parameters():
+        if family not in TIED:
+            assert torch.equal(weights[name], parameter), name
+        else:
+            assert (weights[name] - parameter).abs().max() <= TIED_TOLERANCE, name
+    ours.close()
