@@ -1,4 +1,4 @@
-"""The arithmetic of an update, pure or in place on the slabs it is given: rule, schedule, clipping, loss scale."""
+"""The arithmetic of an update, pure or in place on the slabs it is given: rules, formats, schedule, clipping, loss scale."""
 
 from headrace.optim.adamw import BLOCK_ELEMENTS as BLOCK_ELEMENTS
 from headrace.optim.adamw import AdamW as AdamW
@@ -7,4 +7,6 @@ from headrace.optim.clip import global_norm as global_norm
 from headrace.optim.clip import join_norms as join_norms
 from headrace.optim.clip import tensor_norms as tensor_norms
 from headrace.optim.loss_scale import LossScale as LossScale
+from headrace.optim.rule import Rule as Rule
 from headrace.optim.schedules import learning_rate as learning_rate
+from headrace.optim.sgd import SGD as SGD

@@ -17,9 +17,12 @@ Where in memory a view begins, and the number of threads, make no difference.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
+
+from headrace.optim.rule import Rule, Slab, pieces_of, scale_gradients
 
 BLOCK_ELEMENTS = 64
 """A parameter may be cut at multiples of this without changing a bit: the kernel's unit of work for a thread, and a
@@ -30,7 +33,7 @@ _STEP_WITHOUT_CORRECTION = 2.0**100
 
 
 @dataclass(frozen=True)
-class AdamW:
+class AdamW(Rule):
     """The rule and its constants; moments and the step belong to the store and the loop."""
 
     betas: tuple[float, float] = (0.9, 0.999)
@@ -39,29 +42,38 @@ class AdamW:
     bias_correction: bool = True
     """False: m and v are used as they are, as in Google's BERT (optimization.py); early updates are larger."""
 
+    exact: ClassVar[bool] = True
+    needs_whole_parameter: ClassVar[bool] = False
+    cut_elements: ClassVar[int] = BLOCK_ELEMENTS
+    weight_dtype: ClassVar[torch.dtype] = torch.float32
+
     def __post_init__(self) -> None:
         assert all(0.0 <= beta < 1.0 for beta in self.betas), f"betas = {self.betas}"
         assert self.eps > 0.0 and self.weight_decay >= 0.0, f"eps = {self.eps}, weight_decay = {self.weight_decay}"
 
+    def state_of(self, shape: Sequence[int]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+        return dict.fromkeys(("exp_avg", "exp_avg_sq"), (torch.Size(shape), torch.float32))
+
     def update(
         self,
-        weight: Tensor | Sequence[Tensor],
-        gradient: Tensor | Sequence[Tensor],
-        exp_avg: Tensor | Sequence[Tensor],
-        exp_avg_sq: Tensor | Sequence[Tensor],
+        weight: Slab,
+        gradient: Slab,
+        exp_avg: Slab,
+        exp_avg_sq: Slab,
         *,
         step: int,
         lr: float,
         weight_decay: float | None = None,
         gradient_scale: float | Tensor = 1.0,
+        keys: Sequence[int] | None = None,
     ) -> None:
         """One update, in place.
 
         step counts from 1 (moments are zero before it). weight_decay replaces the rule's own: 0.0 for biases and norms.
         gradient_scale multiplies the gradient first: the clip coefficient, over the loss scale. As a Tensor () it may
-        stay on the device, which saves a wait for it.
+        stay on the device, which saves a wait for it. keys are not used: nothing is rounded at random.
         """
-        weights, gradients, exp_avgs, exp_avg_sqs = map(_pieces, (weight, gradient, exp_avg, exp_avg_sq))
+        weights, gradients, exp_avgs, exp_avg_sqs = map(pieces_of, (weight, gradient, exp_avg, exp_avg_sq))
         assert step >= 1, f"step = {step}: counts from 1"
         for pieces in zip(weights, gradients, exp_avgs, exp_avg_sqs, strict=True):
             # The kernel reads pieces as plain arrays of the first one's length and type: a wrong one corrupts memory.
@@ -73,8 +85,7 @@ class AdamW:
         with torch.no_grad():
             # The kernel's own grad_scale divides: by 1 / coefficient that is not the bits of torch's clipping, which
             # multiplies. The extra pass over the gradient adds about a quarter to the update's time.
-            if isinstance(gradient_scale, Tensor) or gradient_scale != 1.0:
-                torch._foreach_mul_(gradients, gradient_scale)  # pyright: ignore[reportPrivateImportUsage]
+            scale_gradients(gradients, gradient_scale)
             # float32 like torch.optim's, on the device because a CUDA kernel reads it there.
             count = float(step) if self.bias_correction else _STEP_WITHOUT_CORRECTION
             steps = [torch.full((), count, dtype=torch.float32, device=weights[0].device)] * len(weights)
@@ -93,7 +104,3 @@ class AdamW:
                 amsgrad=False,
                 maximize=False,
             )
-
-
-def _pieces(slab: Tensor | Sequence[Tensor]) -> list[Tensor]:
-    return [slab] if isinstance(slab, Tensor) else list(slab)

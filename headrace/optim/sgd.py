@@ -1,0 +1,76 @@
+"""Stochastic gradient descent on flat slabs, in place, plain or with momentum; decay is coupled, as in torch.optim.SGD.
+
+    g = g + decay w        b = momentum b + g        w = w - lr b        (Nesterov: w = w - lr (g + momentum b))
+
+Bits: those of `torch.optim.SGD(fused=True)` for a list with one view for each parameter; what `adamw.py` says about cuts
+holds for this kernel too. Without momentum they are also those of the unfused one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from headrace.optim.adamw import BLOCK_ELEMENTS
+from headrace.optim.rule import Rule, Slab, pieces_of, scale_gradients
+
+
+@dataclass(frozen=True)
+class SGD(Rule):
+    """The rule and its constants."""
+
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+
+    exact: ClassVar[bool] = True
+    needs_whole_parameter: ClassVar[bool] = False
+    cut_elements: ClassVar[int] = BLOCK_ELEMENTS
+    weight_dtype: ClassVar[torch.dtype] = torch.float32
+
+    def __post_init__(self) -> None:
+        assert 0.0 <= self.momentum < 1.0 and self.weight_decay >= 0.0, self
+        assert self.momentum or not self.nesterov, f"{self}: Nesterov's is a kind of momentum"
+
+    def state_of(self, shape: Sequence[int]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+        """Nothing without momentum."""
+        return {"momentum_buffer": (torch.Size(shape), torch.float32)} if self.momentum else {}
+
+    @torch.no_grad()
+    def update(
+        self,
+        weight: Slab,
+        gradient: Slab,
+        *momentum_buffer: Slab,
+        step: int,
+        lr: float,
+        weight_decay: float | None = None,
+        gradient_scale: float | Tensor = 1.0,
+        keys: Sequence[int] | None = None,
+    ) -> None:
+        """One update, in place. Arguments as in `AdamW.update`; one slab of momentum buffers, or none without momentum."""
+        assert step >= 1, f"step = {step}: counts from 1"
+        assert len(momentum_buffer) == (1 if self.momentum else 0), f"{len(momentum_buffer)} slabs of state"
+        weights, gradients, *buffers = map(pieces_of, (weight, gradient, *momentum_buffer))
+        for pieces in zip(weights, gradients, *buffers, strict=True):
+            # The kernel reads pieces as plain arrays of the first one's length and type: a wrong one corrupts memory.
+            assert len({(p.shape, p.dtype, p.device) for p in pieces}) == 1 and all(
+                p.is_contiguous() for p in pieces
+            ), f"{[(tuple(p.shape), p.dtype, str(p.device), p.is_contiguous()) for p in pieces]}"
+        if not weights:
+            return
+        scale_gradients(gradients, gradient_scale)
+        torch._fused_sgd_(  # pyright: ignore[reportPrivateImportUsage]
+            weights,
+            gradients,
+            buffers[0] if buffers else [],
+            lr=lr,
+            weight_decay=self.weight_decay if weight_decay is None else weight_decay,
+            momentum=self.momentum,
+            dampening=0.0,
+            nesterov=self.nesterov,
+            maximize=False,
+            is_first_step=step == 1,
+        )
