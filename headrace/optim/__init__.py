@@ -10,3 +10,5 @@ from headrace.optim.loss_scale import LossScale as LossScale
 from headrace.optim.rule import Rule as Rule
 from headrace.optim.schedules import learning_rate as learning_rate
 from headrace.optim.sgd import SGD as SGD
+from headrace.optim.split import join as join
+from headrace.optim.split import split as split
