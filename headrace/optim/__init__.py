@@ -12,3 +12,5 @@ from headrace.optim.schedules import learning_rate as learning_rate
 from headrace.optim.sgd import SGD as SGD
 from headrace.optim.split import join as join
 from headrace.optim.split import split as split
+from headrace.optim.stochastic_rounding import parameter_key as parameter_key
+from headrace.optim.stochastic_rounding import round_stochastically as round_stochastically
