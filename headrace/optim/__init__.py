@@ -1,5 +1,6 @@
 """The arithmetic of an update, pure or in place on the slabs it is given: rules, formats, schedule, clipping, loss scale."""
 
+from headrace.optim.adafactor import Adafactor as Adafactor
 from headrace.optim.adamw import BLOCK_ELEMENTS as BLOCK_ELEMENTS
 from headrace.optim.adamw import AdamW as AdamW
 from headrace.optim.adamw_8bit import QUANTIZATION_BLOCK as QUANTIZATION_BLOCK
