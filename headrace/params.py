@@ -6,12 +6,22 @@ A wrong key or value becomes one UserError that names the YAML path, the value, 
 """
 
 import difflib
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from headrace.errors import UserError
 from headrace.schedule_params import Schedule
@@ -20,6 +30,22 @@ PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 BelowOne = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+_UNITS = {"": 1, "B": 1} | {f"{p}{u}": b**k for u, b in (("B", 1000), ("iB", 1024)) for k, p in enumerate("KMGT", 1)}
+
+
+def parse_bytes(value: Any) -> Any:
+    """A number of bytes from text such as 8GiB, 500MiB or 8GB; anything but text stays what it is."""
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
+    unit = match and {name.lower(): size for name, size in _UNITS.items()}.get(match[2].lower())
+    if not match or not unit:
+        raise ValueError("should be a number of bytes or a size such as 8GiB, 500MiB or 8GB")
+    return round(float(match[1]) * unit)
+
+
+ByteSize = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
 
 
 class _Section(BaseModel):
@@ -233,6 +259,23 @@ class DeviceParams(_Section):
     state are fp32."""
     threads: PositiveInt | None = None
     """CPU threads; default: torch's own choice."""
+    memory: ByteSize | None = None
+    """Most memory training may take, in bytes or as text (8GiB, 500MiB, 8GB); what does not fit is streamed from the
+    store, with the same numbers. On a CPU it is the process's memory, all but about 0.5 GiB for the interpreter and
+    libraries. Default: nine tenths of what is free."""
+    ram: ByteSize | None = None
+    """With a GPU: most host memory for what is not on the device. On a CPU the two are one, and this is refused."""
+    store: Path | None = None
+    """Folder for weights and optimizer state that are streamed; a fast local disk, best the one the run folder is on,
+    because then checkpoints are links to it. Default: `store` in the run folder."""
+    placement: Literal["auto", "device", "ram", "disk"] = "auto"
+    """Where weights and optimizer state live. auto: on the device, or as much of them as `memory` allows and the rest on
+    disk; device, disk: all of them there; ram: host memory, on a CPU the same as device."""
+    activations: Literal["auto", "keep", "spill", "recompute"] = "auto"
+    """What is kept of a segment's forward pass for its backward pass: everything; everything, on disk; or the input alone.
+    auto: the first of these that fits."""
+    prefetch: PositiveInt = 1
+    """How many segments ahead of the computation are fetched."""
 
 
 class Params(_Section):
