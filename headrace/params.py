@@ -132,36 +132,137 @@ class TextParams(_Section):
         return value
 
 
+# What a preset's name begins with -> the values of keys that are not given: BERT's, GPT-2's, and GPT-3's, which GPT-J and
+# GPT-NeoX took over (none of the three papers uses dropout).
+_GPT3_DEFAULTS = {
+    "max_position_embeddings": 2048,
+    "hidden_dropout": 0.0,
+    "attention_dropout": 0.0,
+    "layer_norm_eps": 1e-5,
+    "initializer_range": 0.02,
+}
+MODEL_DEFAULTS: dict[str, dict[str, float]] = {
+    "bert": {
+        "max_position_embeddings": 512,
+        "hidden_dropout": 0.1,
+        "attention_dropout": 0.1,
+        "layer_norm_eps": 1e-12,
+        "initializer_range": 0.02,
+    },
+    "gpt2": {**_GPT3_DEFAULTS, "max_position_embeddings": 1024, "hidden_dropout": 0.1, "attention_dropout": 0.1},
+    "gpt": _GPT3_DEFAULTS,
+}
+
+
 class ModelParams(_Section):
-    preset: Literal["bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large"] = "bert-mini"
-    """A named size; each key below overrides one of its values."""
+    preset: (
+        Literal[
+            "bert-tiny",
+            "bert-mini",
+            "bert-small",
+            "bert-medium",
+            "bert-base",
+            "bert-large",
+            "gpt2-tiny",
+            "gpt2-mini",
+            "gpt2",
+            "gpt2-medium",
+            "gpt2-large",
+            "gpt2-xl",
+            "gpt3-xl",
+            "gpt3-2.7b",
+            "gpt3-6.7b",
+            "gpt3-13b",
+            "gpt-j-6b",
+            "gpt-neox-20b",
+        ]
+        | None
+    ) = "bert-mini"
+    """A named size; each key below overrides one of its values. bert-* go with the task masked_lm, gpt* with causal_lm."""
+    config: dict[str, Any] | None = None
+    """Instead of a preset and the keys below: any model of transformers, by the keys of its config.json, such as
+    `{model_type: llama, hidden_size: 512, ...}`. The vocabulary's size and special tokens are filled in."""
     hidden_size: PositiveInt | None = None
     """Width of the model; a multiple of num_attention_heads."""
     num_hidden_layers: PositiveInt | None = None
     num_attention_heads: PositiveInt | None = None
     intermediate_size: PositiveInt | None = None
     """Width of the feed-forward layers; 4 x hidden_size when hidden_size is given and this is not."""
-    max_position_embeddings: PositiveInt = 512
-    """The longest sequence the model can read."""
-    hidden_dropout: BelowOne = 0.1
-    attention_dropout: BelowOne = 0.1
-    layer_norm_eps: Annotated[float, Field(gt=0.0)] = 1e-12
-    initializer_range: Annotated[float, Field(gt=0.0)] = 0.02
-    """Standard deviation of the initial weights."""
+    max_position_embeddings: PositiveInt | None = None
+    """The longest sequence the model can read; default: 512 for bert-*, 1024 for gpt2*, else 2048."""
+    hidden_dropout: BelowOne | None = None
+    """After the embeddings and each half of a layer; default: 0.1 for bert-* and gpt2*, else 0."""
+    attention_dropout: BelowOne | None = None
+    """Of attention weights; default: as hidden_dropout's."""
+    layer_norm_eps: Annotated[float, Field(gt=0.0)] | None = None
+    """Default: 1e-12 for bert-*, else 1e-5."""
+    initializer_range: Annotated[float, Field(gt=0.0)] | None = None
+    """Standard deviation of the initial weights; default: 0.02."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_the_preset(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        filled = {key: value for key, value in given.items() if value is not None}
+        if "config" in filled:
+            return {"preset": None, **filled}
+        preset = str(filled.get("preset", cls.model_fields["preset"].default))
+        family = next((name for name in MODEL_DEFAULTS if preset.startswith(name)), None)
+        return {**MODEL_DEFAULTS[family], **filled} if family else given
+
+    @model_validator(mode="after")
+    def _config_or_preset(self) -> "ModelParams":
+        if self.config is None:
+            return self
+        beside = [name for name in type(self).model_fields if name != "config" and getattr(self, name) is not None]
+        if beside:
+            raise ValueError(f"model.{beside[0]} and model.config exclude each other; write it inside model.config")
+        if not isinstance(self.config.get("model_type"), str):
+            raise ValueError("model.config.model_type is required and not given: gpt2, llama, ...")
+        return self
+
+    @property
+    def name(self) -> str:
+        """What was chosen, for people."""
+        return self.preset if self.config is None else str(self.config["model_type"])  # pyright: ignore
 
 
 class TaskParams(_Section):
-    kind: Literal["masked_lm"] = "masked_lm"
-    """Masked-language-model pretraining, with next-sentence prediction when examples are sentence pairs."""
-    examples: Literal["sentence_pairs", "documents", "sentences"] = "sentence_pairs"
-    """sentence_pairs: BERT's A/B pairs with next-sentence prediction; documents: consecutive sentences of one document
-    up to the sequence length; sentences: each sentence alone."""
+    kind: Literal["masked_lm", "causal_lm"] = "masked_lm"
+    """masked_lm: BERT pretraining, with next-sentence prediction when examples are sentence pairs; causal_lm: GPT
+    pretraining, every token from those before it."""
+    examples: Literal["sentence_pairs", "documents", "sentences", "windows"] | None = None
+    """For masked_lm, sentence_pairs (its default): BERT's A/B pairs with next-sentence prediction; documents: consecutive
+    sentences of one document up to the sequence length; sentences: each sentence alone. For causal_lm, windows (its
+    default): documents in random order, one after the other, cut every sequence_length tokens."""
+    isolate_documents: bool = False
+    """causal_lm: documents in one window do not see each other, and positions restart in each (GPT-3 lets them)."""
     mask_rate: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15
-    """Share of an example's tokens that are predicted."""
+    """Share of an example's tokens that are predicted; masked_lm."""
     whole_words: bool = False
-    """Choose whole words to predict, never parts of them (`text.words` says what a word is)."""
+    """Choose whole words to predict, never parts of them (`text.words` says what a word is); masked_lm."""
     short_example_rate: Fraction = 0.1
-    """Share of examples made shorter than the sequence length on purpose (BERT's short_seq_prob); not for `sentences`."""
+    """Share of examples made shorter than the sequence length on purpose (BERT's short_seq_prob); sentence_pairs and
+    documents."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _examples_of_the_kind(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or given.get("examples") is not None:
+            return given
+        return {**given, "examples": "windows" if given.get("kind") == "causal_lm" else "sentence_pairs"}
+
+    @model_validator(mode="after")
+    def _keys_fit_the_kind(self) -> "TaskParams":
+        if (self.examples == "windows") != (self.kind == "causal_lm"):
+            allowed = "windows" if self.kind == "causal_lm" else "sentence_pairs, documents or sentences"
+            raise ValueError(f"task.examples = {self.examples!r} does not fit task.kind = {self.kind!r}; use {allowed}")
+        others = {"masked_lm": ("isolate_documents",), "causal_lm": ("mask_rate", "whole_words", "short_example_rate")}
+        for name in others[self.kind]:
+            if (value := getattr(self, name)) != type(self).model_fields[name].default:
+                raise ValueError(f"task.{name} = {value!r} has no meaning for task.kind = {self.kind!r}; leave it out")
+        return self
 
 
 class OptimizerParams(_Section):
@@ -290,6 +391,8 @@ class Params(_Section):
     @model_validator(mode="after")
     def _lengths_fit_the_model(self) -> "Params":
         positions = self.model.max_position_embeddings
+        if positions is None:  # that of model.config is known where the config is made
+            return self
         lengths = {
             f"training.phases.{i}.sequence_length": p.sequence_length for i, p in enumerate(self.training.phases)
         }
@@ -301,6 +404,27 @@ class Params(_Section):
                     f"{path} = {length} is over model.max_position_embeddings = {positions}; "
                     f"lower the one or raise the other"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _model_and_keys_fit_the_task(self) -> "Params":
+        fitting = "bert" if self.task.kind == "masked_lm" else "gpt"
+        if self.model.preset is not None and not self.model.preset.startswith(fitting):
+            raise ValueError(
+                f"task.kind = {self.task.kind!r} does not fit model.preset = {self.model.preset!r}; choose a preset that "
+                f"begins with {fitting}, or another task"
+            )
+        if self.task.kind == "masked_lm":
+            return self
+        given: dict[str, Any] = {
+            f"training.phases.{i}.{name}": getattr(phase, name)
+            for i, phase in enumerate(self.training.phases)
+            for name in ("max_predictions", "packing", "buckets")
+        }
+        given["evaluation.fill"] = self.evaluation.fill or None
+        for path, value in given.items():
+            if value is not None:
+                raise ValueError(f"{path} = {value!r} has no meaning for task.kind = 'causal_lm'; leave it out")
         return self
 
     @property

@@ -91,6 +91,26 @@ WRONG = [
      "model.max_position_embeddings = 512; lower the one or raise the other"),
     ("evaluation.sequence_length", 600, "evaluation.sequence_length = 600 is over model.max_position_embeddings = 512; "
      "lower the one or raise the other"),
+    ("training.phases.0.sequence_length", 513, "training.phases.0.sequence_length = 513 is over "
+     "model.max_position_embeddings = 512; lower the one or raise the other"),
+    # model and task
+    ("model.preset", "gpt2", "task.kind = 'masked_lm' does not fit model.preset = 'gpt2'; choose a preset that begins with "
+     "bert, or another task"),
+    ("task.kind", "causal_lm", "task.kind = 'causal_lm' does not fit model.preset = 'bert-mini'; choose a preset that begins "
+     "with gpt, or another task"),
+    ("task", {"kind": "causal_lm", "examples": "sentences"}, "task.examples = 'sentences' does not fit task.kind = "
+     "'causal_lm'; use windows"),
+    ("task", {"examples": "windows"}, "task.examples = 'windows' does not fit task.kind = 'masked_lm'; use sentence_pairs, "
+     "documents or sentences"),
+    ("task", {"kind": "causal_lm", "mask_rate": 0.2}, "task.mask_rate = 0.2 has no meaning for task.kind = 'causal_lm'; leave "
+     "it out"),
+    ("task", {"isolate_documents": True}, "task.isolate_documents = True has no meaning for task.kind = 'masked_lm'; leave "
+     "it out"),
+    ("model", {"config": {"hidden_size": 3}}, "model.config.model_type is required and not given: gpt2, llama, ..."),
+    ("model", {"config": {"model_type": "llama"}, "hidden_size": 3}, "model.hidden_size and model.config exclude each other; "
+     "write it inside model.config"),
+    ("model", {"config": {"model_type": "llama"}, "preset": "gpt2"}, "model.preset and model.config exclude each other; "
+     "write it inside model.config"),
     # schedules
     ("training.learning_rate", "fast", "training.learning_rate = 'fast': should be a number"),
     ("training.learning_rate", -1, "training.learning_rate = -1: should be 0 or more"),

@@ -73,7 +73,9 @@ class SlabFile:
             self.direct = os.dup(self.buffered)
         self.data_start = 8 + int.from_bytes(os.pread(self.buffered, 8, 0), "little")
         self.data_bytes = os.fstat(self.buffered).st_size - self.data_start
-        assert self.data_start % PAGE_BYTES == 0, f"{path}: data begins at {self.data_start}"
+        if self.data_start % PAGE_BYTES:
+            self.close()
+            raise UserError(f"{path}: damaged: its data begins at byte {self.data_start:,}, not on a page")
 
     @classmethod
     def create(cls, path: Path, header: bytes, data_bytes: int) -> "SlabFile":
@@ -129,7 +131,40 @@ def _memory(tensor: Tensor, num_bytes: int) -> memoryview:
     storage = tensor.untyped_storage()
     first = tensor.storage_offset() * tensor.element_size()
     whole = torch.empty(0, dtype=torch.uint8).set_(storage, first, (num_bytes,), (1,))  # pyright: ignore
-    return memoryview(whole.numpy())
+    return memoryview(whole.numpy())  # pyright: ignore[reportArgumentType]
+
+
+class RawFile:
+    """A scratch file: pages anywhere in it, no format, nothing to keep."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        flags = os.O_CREAT | os.O_TRUNC | os.O_RDWR
+        try:
+            self.handle = os.open(path, flags | _DIRECT, 0o666)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+                raise
+            self.handle = os.open(path, flags, 0o666)
+
+    def write(self, offset: int, data: Tensor) -> None:
+        """Whole pages of page-aligned memory."""
+        view, done = _memory(data, data.nbytes), 0
+        while done < len(view):
+            stop = min(done + _DIRECT_BLOCK_BYTES, len(view))
+            done += os.pwritev(self.handle, [view[done:stop]], offset + done)
+
+    def read(self, offset: int, into: Tensor) -> None:
+        view, done = _memory(into, into.nbytes), 0
+        while done < len(view):
+            stop = min(done + _DIRECT_BLOCK_BYTES, len(view))
+            count = os.preadv(self.handle, [view[done:stop]], offset + done)
+            if not count:
+                raise UserError(f"{self.path}: ends at byte {offset + done:,}, {len(view) - done:,} more expected")
+            done += count
+
+    def close(self) -> None:
+        os.close(self.handle)
 
 
 def block_sum(data: Tensor, offset: int) -> int:

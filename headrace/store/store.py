@@ -19,7 +19,7 @@ from headrace.optim.rule import Rule
 from headrace.store.device import DeviceSegment
 from headrace.store.disk import DiskSegment, Ring, Traffic
 from headrace.store.files import aligned
-from headrace.store.layout import Layout, layout_of
+from headrace.store.layout import Entry, Layout, layout_of
 from headrace.store.memory import Pool
 from headrace.store.roles import Update
 
@@ -86,7 +86,15 @@ class Store:
         self.ring = Ring(need)
         largest = max((4 * state.layout.trainable_size for state in on_disk), default=0)
         self.held_gradient_bytes = held_gradient_bytes
-        self.gradient_pool = Pool(held_gradient_bytes + 3 * (largest + 4096))
+        self.owner = {entry.name: i for i, layout in enumerate(self.layouts) for entry in layout.entries}
+        borrowed_bytes = sum(
+            4 * self.layouts[self.owner[name]].entry(name).size + 4096
+            for segment in segments
+            for name in segment.borrowed
+            if self.placements[self.owner[name]] == "disk"
+        )
+        self.gradient_pool = Pool(held_gradient_bytes + 3 * (largest + 4096) + borrowed_bytes)
+        self._borrowed: dict[tuple[int, str], tuple[Tensor, Tensor]] = {}  # memory, gradient, by borrower and name
         self._gradients: dict[int, tuple[Tensor, Tensor]] = {}  # memory, slab: segments in backward now
         self._held: dict[int, Tensor] = {}  # memory of gradients that wait for their update
         self._spills: list[Future[None]] = []
@@ -146,6 +154,8 @@ class Store:
         for state in self.states:
             if isinstance(state, DeviceSegment):
                 state.gradient.zero_()
+        for _, gradient in self._borrowed.values():
+            gradient.zero_()
 
     def gradient(self, i: int) -> Tensor:
         """The gradient slab of a disk segment in this step's backward, zeros at first (trainable_size,) fp32."""
@@ -155,11 +165,42 @@ class Store:
             self._gradients[i] = memory, slab
         return self._gradients[i][1]
 
+    def borrowed_gradient(self, borrower: int, name: str) -> Tensor:
+        """Where the gradient of a weight goes that `borrower` uses and another segment owns: apart from the owner's, so
+        that the sum of both does not depend on the order in which microbatches and segments run."""
+        if (borrower, name) not in self._borrowed:
+            owner = self.owner[name]
+            entry = self.layouts[owner].entry(name)
+            if self.placements[owner] == "device":
+                memory = torch.zeros(4 * entry.size, dtype=torch.uint8, device=self.device)
+            else:
+                memory = self.gradient_pool.take(4 * entry.size)
+            gradient = memory.view(torch.float32)[: entry.size].view(entry.shape).zero_()
+            self._borrowed[borrower, name] = memory, gradient
+        return self._borrowed[borrower, name][1]
+
+    def own_gradient(self, entry: Entry) -> Tensor | None:
+        """What a parameter's .grad is between visits of its segment: a view of the slab on the device, else nothing."""
+        state = self.states[self.owner[entry.name]]
+        return entry.view(state.gradient) if isinstance(state, DeviceSegment) else None
+
+    def _add_borrowed(self, i: int, slab: Tensor) -> None:
+        """Add what borrowers of segment i's weights contribute, in segment order."""
+        for borrower, name in sorted(key for key in self._borrowed if self.owner[key[1]] == i):
+            memory, gradient = self._borrowed[borrower, name]
+            self.layouts[i].entry(name).view(slab).add_(gradient)
+            if self.placements[i] == "disk":
+                del self._borrowed[borrower, name]
+                self.gradient_pool.give(memory)
+
     def finish_gradient(self, i: int) -> None:
         """All of the segment's gradient is there: note its norms, keep it or write it away."""
+        if any(self.owner[name] == i for _, name in self._borrowed):
+            self.gradient(i)  # it may have none of its own
         if i not in self._gradients:
             return
         memory, slab = self._gradients.pop(i)
+        self._add_borrowed(i, slab)
         state = self.states[i]
         assert isinstance(state, DiskSegment)
         state.norms = _norms(self.layouts[i], slab)
@@ -172,8 +213,13 @@ class Store:
 
     def gradient_norm(self) -> Tensor:
         """Global L2 norm of the gradients, a Tensor (); bits of `torch.nn.utils.get_total_norm`."""
-        for i in list(self._gradients):
-            self.finish_gradient(i)
+        owners = {self.owner[name] for _, name in self._borrowed}
+        for i in sorted({*self._gradients, *owners}):
+            state = self.states[i]
+            if isinstance(state, DeviceSegment):
+                self._add_borrowed(i, state.gradient)
+            else:
+                self.finish_gradient(i)
         while self._spills:
             self._spills.pop().result()
         norms: list[Tensor] = []

@@ -8,64 +8,233 @@ at_once     for the segment that ends in the loss: its backward follows its forw
             stays and its weights are fetched once
 """
 
-from contextlib import nullcontext
-from dataclasses import dataclass
+import os
+from collections import deque
+from collections.abc import Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from headrace.errors import UserError
+from headrace.store.disk import Traffic
+from headrace.store.files import RawFile, pages
+from headrace.store.memory import Pool
+
 Policy = Literal["keep", "spill", "recompute", "at_once"]
+
+SMALL_BYTES = 64 << 10
+"""Saved tensors below this stay in memory: means and scales of norms, a few numbers a token."""
+ALIGNMENT_BYTES = 64
+
+Slabs = dict[int, tuple[Tensor, Tensor]]  # owner: memory, weights
 
 
 @dataclass(frozen=True)
-class WeightPlace:
-    """Where in an owner's slab a saved weight, or a view of it, lies."""
+class Place:
+    """A tensor inside something that is elsewhere by the time it is needed. Offsets and strides are elements."""
 
-    owner: int
+    holder: Any  # number of a slab's owner, or of a storage in a record
     offset: int
     size: torch.Size
     stride: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Here:
+    """A tensor that stays."""
+
+    tensor: Tensor
+    version: int
+
+
+@dataclass
+class Record:
+    """What one microbatch of a segment saved: storages one after the other, in memory or in the scratch file."""
+
+    num_bytes: int = 0
+    storages: list[Tensor] = field(default_factory=list)  # uint8, dropped when they are copied
+    offsets: list[int] = field(default_factory=list)
+    file_offset: int = -1
+    memory: Tensor | None = None
+    moving: Future[None] | None = None
 
 
 class Saved:
     """Tensors that autograd saved in segments, under the segments' policies."""
 
-    def __init__(self) -> None:
-        self._slabs: dict[int, dict[int, tuple[Tensor, Tensor]]] = {}
+    def __init__(self, scratch: Path | None = None, pool_bytes: int = 0, traffic: Traffic | None = None):
+        """scratch: file that `spill` writes to; pool_bytes: memory for records on their way there and back."""
+        self.scratch, self.pool, self.traffic = scratch, Pool(pool_bytes), traffic or Traffic()
+        self._slabs: dict[int, Slabs] = {}
+        self._records: dict[tuple[int, int], Record] = {}
+        self._order: list[tuple[int, int]] = []  # as records were made
+        self._ahead: deque[tuple[int, int]] = deque()  # those that backward will need next
+        self._end = 0
+        self._file: RawFile | None = None
+        self._threads = ThreadPoolExecutor(2, "headrace-spill")
 
-    def record(self, segment: int, microbatch: int, policy: Policy, slabs: dict[int, tuple[Tensor, Tensor]]) -> Any:
-        """A context in which what autograd saves is taken over."""
+    @contextmanager
+    def record(self, segment: int, microbatch: int, policy: Policy, slabs: Slabs, given: Collection[Tensor]) -> Iterator[None]:
+        """Take over what autograd saves while this lasts. given: tensors that others hold anyway."""
         if policy == "at_once":
-            return nullcontext()
-        memories = {memory.untyped_storage().data_ptr(): owner for owner, (memory, _) in slabs.items()}
+            yield
+            return
+        owners = {memory.untyped_storage().data_ptr(): owner for owner, (memory, _) in slabs.items()}
+        stay = {tensor.untyped_storage().data_ptr() for tensor in given}
+        record = Record()
+        numbers: dict[int, int] = {}
+        versions: list[tuple[Tensor, int]] = []
 
         def pack(tensor: Tensor) -> Any:
-            owner = memories.get(tensor.untyped_storage().data_ptr())
-            if owner is not None:
-                return WeightPlace(owner, tensor.storage_offset(), tensor.size(), tensor.stride())
-            return (
-                tensor.detach()
-            )  # not the tensor itself: a leaf's memory is taken away, an output would hold its graph
+            storage = tensor.untyped_storage()
+            address, offset = storage.data_ptr(), int(tensor.storage_offset())
+            if address in owners:
+                return Place(owners[address], offset, tensor.size(), tensor.stride(), tensor.dtype)
+            # Not the tensor itself: a leaf's memory is taken away, and an output would hold its own graph.
+            alias = tensor.detach()
+            if policy == "keep" or address in stay or storage.nbytes() < SMALL_BYTES:
+                return Here(alias, alias._version)
+            versions.append((alias, alias._version))
+            if address not in numbers:
+                numbers[address] = len(record.storages)
+                record.storages.append(torch.empty(0, dtype=torch.uint8).set_(storage))  # pyright: ignore
+                record.offsets.append(record.num_bytes)
+                record.num_bytes += -(-storage.nbytes() // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+            return record, Place(numbers[address], offset, tensor.size(), tensor.stride(), tensor.dtype)
 
         def unpack(packed: Any) -> Tensor:
-            if isinstance(packed, WeightPlace):
-                slab = self._slabs[segment][packed.owner][1]
-                return torch.as_strided(slab, packed.size, packed.stride, packed.offset)
-            return packed
+            if isinstance(packed, Here):
+                _unchanged(packed.tensor, packed.version)
+                return packed.tensor
+            if isinstance(packed, Place):
+                return torch.as_strided(self._slabs[segment][packed.holder][1], packed.size, packed.stride, packed.offset)
+            held, place = packed
+            assert held.memory is not None, "backward of a segment that was not announced"
+            flat = held.memory[held.offsets[place.holder] :]
+            flat = flat[: flat.nbytes - flat.nbytes % place.dtype.itemsize].view(place.dtype)
+            return torch.as_strided(flat, place.size, place.stride, flat.storage_offset() + place.offset)
 
-        return saved_tensors_hooks(pack, unpack)
+        with saved_tensors_hooks(pack, unpack):
+            yield
+        for alias, version in versions:
+            _unchanged(alias, version)
+        if record.num_bytes:
+            self._spill((segment, microbatch), record)
 
-    def weights(self, segment: int, slabs: dict[int, tuple[Tensor, Tensor]]) -> None:
+    def weights(self, segment: int, slabs: Slabs) -> None:
         """Where weights are found while the segment's backward runs."""
         self._slabs[segment] = slabs
 
     def expect(self, segment: int, microbatch: int) -> None:
-        """The backward of this microbatch is next."""
+        """The backward of this microbatch is next: have its record in memory, and begin on those after it."""
+        if not self._records:
+            return
+        if not self._ahead:
+            self._ahead = deque(self._backward_order())
+        while self._ahead and self._ahead[0] == (segment, microbatch):
+            self._ahead.popleft()
+        record = self._records.get((segment, microbatch))
+        if record is not None:
+            if record.memory is None:
+                self._fetch(record)
+            assert record.moving is not None
+            record.moving.result()
+        for key in self._ahead:
+            ahead = self._records.get(key)
+            if ahead is not None and ahead.memory is None:
+                if not self.pool.has_room(ahead.num_bytes):
+                    break
+                self._fetch(ahead)
 
     def done(self, segment: int, microbatch: int) -> None:
         """The backward of this microbatch is over."""
+        record = self._records.pop((segment, microbatch), None)
+        if record is not None and record.memory is not None:
+            self.pool.give(record.memory)
+            record.memory = None
 
     def clear(self) -> None:
+        """The step is over: nothing of it is needed any more."""
+        for segment, microbatch in list(self._records):
+            record = self._records[segment, microbatch]
+            if record.moving is not None:
+                record.moving.result()
+            self.done(segment, microbatch)
         self._slabs.clear()
+        self._order, self._ahead, self._end = [], deque(), 0
+
+    def close(self) -> None:
+        self.pool.close()
+        self._threads.shutdown(wait=True)
+        if self._file is not None:
+            self._file.close()
+
+    def _backward_order(self) -> list[tuple[int, int]]:
+        """Segments from the last to the first, microbatches of each in order."""
+        order: list[tuple[int, int]] = []
+        visits: list[list[tuple[int, int]]] = []
+        for key in self._order:
+            if not visits or visits[-1][0][0] != key[0]:
+                visits.append([])
+            visits[-1].append(key)
+        for visit in reversed(visits):
+            order += visit
+        return order
+
+    def _spill(self, key: tuple[int, int], record: Record) -> None:
+        """Copy the record out of autograd's memory and begin writing it."""
+        assert self.scratch is not None, "policy `spill` needs a scratch file"
+        if self._file is None:
+            self.scratch.parent.mkdir(parents=True, exist_ok=True)
+            self._file = RawFile(self.scratch)
+        if record.num_bytes > self.pool.limit_bytes:
+            raise UserError(
+                f"one microbatch of a segment saves {record.num_bytes:,} bytes, more than the {self.pool.limit_bytes:,} set "
+                f"aside for spilling; make the microbatch smaller or give more memory"
+            )
+        memory = self.pool.take(record.num_bytes)
+        record.file_offset, self._end = self._end, self._end + pages(record.num_bytes)
+        self._records[key] = record
+        self._order.append(key)
+        file, storages, record.storages = self._file, record.storages, []
+
+        def write() -> None:
+            try:
+                for storage, offset in zip(storages, record.offsets, strict=True):
+                    memory[offset : offset + storage.nbytes].copy_(storage)
+                storages.clear()
+                file.write(record.file_offset, memory[: pages(record.num_bytes)])
+            except OSError as error:
+                raise UserError(f"{self.scratch}: {os.strerror(error.errno or 0)}; make room, then run again") from None
+            finally:
+                self.pool.give(memory)
+            self.traffic.add("activation", record.num_bytes, written=True)
+
+        record.moving = self._threads.submit(write)
+
+    def _fetch(self, record: Record) -> None:
+        """Begin reading a record back."""
+        assert self._file is not None and record.moving is not None
+        memory, written, file = self.pool.take(record.num_bytes), record.moving, self._file
+        record.memory = memory
+
+        def read() -> None:
+            written.result()
+            file.read(record.file_offset, memory[: pages(record.num_bytes)])
+            self.traffic.add("activation", record.num_bytes, written=False)
+
+        record.moving = self._threads.submit(read)
+
+
+def _unchanged(tensor: Tensor, version: int) -> None:
+    if tensor._version != version:
+        raise RuntimeError(
+            f"a tensor {tuple(tensor.shape)} {tensor.dtype} that backward needs was changed in place after it was saved"
+        )

@@ -32,10 +32,10 @@ class _Lane(greenlet):
     number: int
 
 
-def lane_number() -> int:
-    """Number of the lane that is running; 0 outside of lanes."""
+def lane_number() -> int | None:
+    """Number of the lane that is running; None outside of lanes."""
     current = getcurrent()
-    return current.number if isinstance(current, _Lane) else 0
+    return current.number if isinstance(current, _Lane) else None
 
 
 def meet(place: int, brought: Any, together: Callable[[int, list[Any]], list[Any]]) -> Any:

@@ -87,6 +87,11 @@ class Streaming:
             self.bound.append(Bound([(parameters[name], owner[name], entries[name]) for name in on_disk]))
             needs.append(tuple(sorted({owner[name] for name in on_disk})))
         self.needs = needs
+        # Weights another segment owns, with its entry: their gradients are collected apart, wherever they are.
+        self.borrowed = [
+            [(parameters[name], entries[name]) for name in segment.borrowed if parameters[name].requires_grad]
+            for segment in segments
+        ]
         self.fetcher = Fetcher(store, needs, pool_bytes, depth)
         self.head = head % len(segments)
         self.training = True
@@ -113,12 +118,17 @@ class Streaming:
         self.order = self.history
         self.saved.clear()
 
+    def close(self) -> None:
+        self.fetcher.close()
+        self.saved.close()
+
     # ---- segments
 
     def run(self, i: int, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], training: bool):
         """Run one lane's microbatch through segment i; with the other lanes when the segment is fetched for it."""
-        call = Call(function, args, kwargs, self.running.microbatch + lane_number(), training)
-        if not self.needs[i] and self.policies[i] == "keep":
+        call = Call(function, args, kwargs, self.running.microbatch + (lane_number() or 0), training)
+        alone = lane_number() is None  # with others, autograd would add up microbatches from the last to the first
+        if alone and not self.needs[i] and not self.borrowed[i] and self.policies[i] == "keep":
             self._seed(i, call)
             return function(*args, **kwargs)
         result, generator = meet(i, call, self.together)
@@ -171,6 +181,8 @@ class Streaming:
         return slabs
 
     def release(self, i: int, slabs: dict[int, tuple[Tensor, Tensor]]) -> None:
+        for parameter, entry in self.borrowed[i]:
+            parameter.grad = self.store.own_gradient(entry)
         for parameter, _, entry in self.bound[i].uses:
             parameter.data = placeholder(entry.shape)
             parameter.grad = None
@@ -178,8 +190,10 @@ class Streaming:
 
     def bind_gradients(self, i: int) -> None:
         for parameter, owner, entry in self.bound[i].uses:
-            if parameter.requires_grad:
+            if parameter.requires_grad and owner == i:
                 parameter.grad = entry.view(self.store.gradient(owner))
+        for parameter, entry in self.borrowed[i]:
+            parameter.grad = self.store.borrowed_gradient(i, entry.name)
 
     def gradients_done(self, i: int) -> None:
         """A backward visit ends; a segment's gradient is whole when everyone who used its weights was there."""
@@ -223,7 +237,7 @@ class _Visit:
 
     def __init__(self, streaming: Streaming, i: int, calls: list[Call], flat: list[tuple[list[Any], Any]]):
         self.streaming, self.i, self.calls, self.flat = streaming, i, calls, flat
-        self.policy = streaming.policies[i]
+        self.policy: Policy = streaming.policies[i]
         self.leaves: list[list[Tensor]] = []  # per microbatch the differentiable inputs, cut off from what made them
         self.edges: list[list[GradientEdge | None]] = []  # per microbatch and output, where its backward begins
         self.outputs: list[tuple[list[Any], Any]] = []  # per microbatch: leaves (differentiable ones: None), structure
@@ -256,7 +270,8 @@ class _Visit:
                         result = call.function(*args, **kwargs)
                     self.flat[j] = (fresh, structure)
                 else:
-                    with torch.enable_grad(), streaming.saved.record(self.i, j, self.policy, self.slabs):
+                    given = [t for t in leaves if isinstance(t, Tensor) and not t.requires_grad]
+                    with torch.enable_grad(), streaming.saved.record(self.i, j, self.policy, self.slabs, given):
                         result = call.function(*args, **kwargs)
                     self.flat[j] = ([], structure)
                 self.generators.append(torch.get_rng_state() if call.training else None)

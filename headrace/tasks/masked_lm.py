@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import BertForPreTraining
 
-from headrace.models.presets import BERT_PRESETS
+from headrace.models.build import model_config
 from headrace.params import Params, PhaseParams
 from headrace.text.batches import BatchRule, Microbatch
 from headrace.text.examples import ExampleRule
@@ -76,7 +76,7 @@ def batch_rule(
         microbatch_tokens,
         packing=phase.packing if phase is not None else None,
         buckets=tuple(phase.buckets) if phase is not None and phase.buckets else None,
-        hidden_size=params.model.hidden_size or BERT_PRESETS[params.model.preset].hidden_size,
+        hidden_size=model_config(params.model).hidden_size,
     )
 
 

@@ -130,7 +130,10 @@ def read_manifest(checkpoint: Path) -> dict[str, Any]:
 
 def is_intact(path: Path, stamp: str) -> bool:
     """Whether a file still is what a manifest says: SHA-256, or for slabs the sum of `headrace.store.files`."""
-    return (file_sum(path) if stamp.startswith("sum:") else sha256_of(path)) == stamp
+    try:
+        return (file_sum(path) if stamp.startswith("sum:") else sha256_of(path)) == stamp
+    except UserError:  # not even a slab file
+        return False
 
 
 def recover(run: RunFolder) -> None:

@@ -114,8 +114,16 @@ class StreamedModel:
         self.updates += 1
 
     def close(self) -> None:
-        self.streaming.fetcher.close()
+        self.streaming.close()
         self.store.close()
+
+
+def no_cache(model: nn.Module) -> None:
+    """Keys and values kept for generation have no use in training, and a block that runs twice would add to them twice."""
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if hasattr(config, "use_cache"):
+            config.use_cache = False
 
 
 def _split(batch: Mapping[str, Any], size: int | None) -> list[dict[str, Any]]:
@@ -148,9 +156,11 @@ def build(
     depth: int = 1,
     pool_bytes: int | None = None,
     held_gradient_bytes: int = 0,
+    spill_bytes: int = 64 << 20,
     loss_of: Loss = model_loss,
 ) -> StreamedModel:
     """A streamed model from a module. weights: values of a segment's parameters; None = those the module holds."""
+    no_cache(model)
     segments = segments_of(model)
     places = list(placements(segments) if callable(placements) else placements)
     held = None
@@ -168,7 +178,7 @@ def build(
     for i in range(len(segments)):
         store.fill(i, held[i] if held is not None else weights(segments, i))  # pyright: ignore
     running = Pass(seed)
-    saved = Saved()
+    saved = Saved(folder / "scratch" / "activations" if folder else None, spill_bytes, store.traffic)
     chosen: list[Policy] = [policies] * len(segments) if isinstance(policies, str) else list(policies)
     if pool_bytes is None:
         pool_bytes = 2 * sum(sorted(4 * layout.size + 4096 for layout in store.layouts)[-2:])

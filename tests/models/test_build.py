@@ -1,13 +1,15 @@
 """From params to a model: sizes as published, weights that depend on (config, seed) alone, segments that hold it all."""
 
+from typing import Any, get_args
+
 import pytest
 import torch
 from torch import nn
-from transformers import BertForPreTraining
+from transformers import AutoModelForCausalLM, BertForPreTraining, GPT2LMHeadModel, GPTJForCausalLM, GPTNeoXForCausalLM
 
 from headrace.errors import UserError
-from headrace.models.build import bert_config, build_bert
-from headrace.models.presets import BERT_PRESETS
+from headrace.models.build import bert_config, build_bert, build_model, model_config
+from headrace.models.presets import PRESETS
 from headrace.models.segments import segments_of
 from headrace.optim import AdamW
 from headrace.params import ModelParams
@@ -21,7 +23,7 @@ SMALL = ModelParams(hidden_size=32, num_hidden_layers=3, num_attention_heads=2, 
 def test_presets_have_the_published_numbers_of_parameters():
     """In millions, masked-LM head included, vocabulary of 30,522: github.com/google-research/bert; large: the paper."""
     published = {"tiny": 4.4, "mini": 11.3, "small": 29.1, "medium": 41.7, "base": 110.1, "large": 340}
-    assert [f"bert-{name}" for name in published] == list(BERT_PRESETS)
+    assert [f"bert-{name}" for name in published] == [name for name, size in PRESETS.items() if size.family == "bert"]
     for name, millions in published.items():
         config = bert_config(ModelParams(preset=f"bert-{name}"), 30_522, 0)  # pyright: ignore[reportArgumentType]
         with torch.device("meta"):
@@ -29,6 +31,114 @@ def test_presets_have_the_published_numbers_of_parameters():
         parameters = [p for key, p in model.named_parameters() if "seq_relationship" not in key]
         tolerance = 0.05 if name != "large" else 4
         assert sum(map(torch.numel, parameters)) / 1e6 == pytest.approx(millions, abs=tolerance), name
+
+
+# github.com/openai/gpt-2 and the model cards; gpt3-*: table 2.1 of the paper, to its precision; gpt-j and gpt-neox: their
+# model cards. Each with the model's own vocabulary. In millions.
+PUBLISHED = {
+    "gpt2": (124.4, 0.1, GPT2LMHeadModel),
+    "gpt2-medium": (354.8, 0.1, GPT2LMHeadModel),
+    "gpt2-large": (774.0, 0.1, GPT2LMHeadModel),
+    "gpt2-xl": (1557.6, 0.1, GPT2LMHeadModel),
+    "gpt3-xl": (1300, 50, GPT2LMHeadModel),
+    "gpt3-2.7b": (2700, 50, GPT2LMHeadModel),
+    "gpt3-6.7b": (6700, 50, GPT2LMHeadModel),
+    "gpt3-13b": (12_900, 100, GPT2LMHeadModel),
+    "gpt-j-6b": (6050.9, 0.1, GPTJForCausalLM),
+    "gpt-neox-20b": (20_554.6, 0.1, GPTNeoXForCausalLM),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_gpt_presets_have_the_published_numbers_of_parameters(name):
+    millions, tolerance, model_class = PUBLISHED[name]
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(model_config(ModelParams(preset=name)))
+    assert type(model) is model_class
+    assert sum(map(torch.numel, model.parameters())) / 1e6 == pytest.approx(millions, abs=tolerance)
+    segments = segments_of(model)
+    blocks = [segment.name for segment in segments if segment.name.startswith("block-")]
+    assert len(blocks) == PRESETS[name].num_hidden_layers
+    assert [segment.name for segment in segments][-1] == "lm_head"
+
+
+def test_params_and_presets_have_the_same_names():
+    [literal, _] = get_args(ModelParams.model_fields["preset"].annotation)
+    assert list(get_args(literal)) == list(PRESETS)
+
+
+SMALL_GPTS = {
+    "gpt2": {"preset": "gpt2-tiny", "num_hidden_layers": 2},
+    "gptj": {"preset": "gpt-j-6b", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2},
+    "gpt_neox": {"preset": "gpt-neox-20b", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2},
+    "llama": {
+        "config": {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+        | {"intermediate_size": 96}
+    },
+}
+
+
+@pytest.mark.parametrize("family", SMALL_GPTS)
+def test_a_gpt_made_on_meta_has_transformers_buffers_and_distribution(family):
+    config = model_config(ModelParams(**SMALL_GPTS[family]), 301, 0, 1)
+    assert (config.model_type, config.vocab_size, config.eos_token_id, config.pad_token_id) == (family, 301, 1, 0)
+    model = build_model(lambda: AutoModelForCausalLM.from_config(config), 3).eval()
+    torch.manual_seed(0)
+    theirs = AutoModelForCausalLM.from_config(config).eval()
+    for (name, ours), (other, buffer) in zip(model.named_buffers(), theirs.named_buffers(), strict=True):
+        assert name == other and torch.equal(ours, buffer), name
+    for name, weight in theirs.named_parameters():
+        ours = model.get_parameter(name)
+        if weight.ndim == 1:
+            assert torch.equal(ours, weight), name
+        else:
+            assert ours.std().item() == pytest.approx(weight.std().item(), rel=0.06), name
+    theirs.load_state_dict(model.state_dict())
+    ids = torch.arange(20).reshape(2, 10)
+    assert torch.equal(model(ids).logits, theirs(ids).logits)
+
+
+def test_keys_override_a_gpt_preset_and_reach_its_config():
+    keys: dict[str, Any] = {
+        "num_hidden_layers": 3,
+        "intermediate_size": 100,
+        "max_position_embeddings": 77,
+        "hidden_dropout": 0.2,
+        "attention_dropout": 0.3,
+        "layer_norm_eps": 1e-6,
+        "initializer_range": 0.5,
+    }
+    gpt2 = model_config(ModelParams(preset="gpt2", **keys))
+    assert (gpt2.n_layer, gpt2.n_inner, gpt2.n_positions, gpt2.resid_pdrop, gpt2.embd_pdrop) == (3, 100, 77, 0.2, 0.2)
+    assert (gpt2.attn_pdrop, gpt2.layer_norm_epsilon, gpt2.initializer_range) == (0.3, 1e-6, 0.5)
+    neox = model_config(ModelParams(preset="gpt-neox-20b", **keys))
+    assert (neox.num_hidden_layers, neox.intermediate_size, neox.max_position_embeddings) == (3, 100, 77)
+    assert (neox.hidden_dropout, neox.attention_dropout, neox.layer_norm_eps) == (0.2, 0.3, 1e-6)
+    assert neox.rope_parameters["partial_rotary_factor"] == 0.25 and neox.use_parallel_residual
+    assert not neox.tie_word_embeddings and neox.vocab_size == 50_432
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (
+            {"model_type": "lama"},
+            "model.config.model_type = 'lama': transformers knows no such model; did you mean llama?",
+        ),
+        (
+            {"model_type": "llama", "hiden_size": 64},
+            "model.config.hiden_size: llama has no such key; did you mean hidden_size?",
+        ),
+        (
+            {"model_type": "llama", "hidden_size": 100, "num_attention_heads": 3},
+            "model.config: llama does not take these values: .* not a multiple of the number of attention heads",
+        ),
+        ({"model_type": "llama", "vocab_size": 7}, "model.config.vocab_size = 7 is less than the vocabulary's 301"),
+    ],
+)
+def test_a_config_that_transformers_does_not_know_is_refused(config, expected):
+    with pytest.raises(UserError, match=expected):
+        model_config(ModelParams(config=config), 301, 0, 1)
 
 
 def test_keys_override_the_preset_and_reach_the_config():

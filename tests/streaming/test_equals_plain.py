@@ -98,3 +98,34 @@ def test_streamed_equals_plain(tmp_path, family, dropout, pieces):
         else:
             assert (weights[name] - parameter).abs().max() <= TIED_TOLERANCE, name
     ours.close()
+
+
+SETTINGS = [
+    {"placement": "device"},
+    {"placement": "device", "policy": "recompute"},
+    {"placement": "disk", "policy": "recompute"},
+    {"placement": "disk", "policy": "spill"},
+    {"placement": "mixed", "policy": "spill"},
+    {"placement": "mixed", "depth": 3},
+    {"placement": "disk", "depth": 0},
+    {"placement": "disk", "held_gradient_bytes": 1 << 30},
+    {"placement": "disk", "held_gradient_bytes": 50_000, "depth": 2, "pool_bytes": 1 << 24},
+]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_placement_policy_depth_and_budget_change_no_bit(tmp_path, family):
+    def result(number, settings):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        made = streamed(family, 0.1, 2, folder, **settings)
+        losses = [made.step(batch(family, step)) for step in range(3)]
+        found = losses, made.gradient_norm, weights_of(made)
+        made.close()
+        return found
+
+    expected = result(0, {"placement": "disk"})
+    for number, settings in enumerate(SETTINGS, 1):
+        losses, norm, weights = result(number, settings)
+        assert (losses, norm) == expected[:2], settings
+        assert all(torch.equal(weights[name], value) for name, value in expected[2].items()), settings
