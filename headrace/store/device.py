@@ -17,7 +17,7 @@ class DeviceSegment:
     """Invariant: every trainable parameter of the segment and its .grad are views of the slabs."""
 
     def __init__(self, segment: Segment, layout: Layout, rule: Rule, device: torch.device):
-        self.layout = layout
+        self.layout, self.weight_dtype = layout, rule.weight_dtype
         self.roles: tuple[Role, ...] = roles_of(layout, rule)
         self.weight = torch.zeros(layout.size, device=device)
         self.gradient = torch.zeros(layout.trainable_size, device=device)
@@ -34,7 +34,10 @@ class DeviceSegment:
         size = self.layout.trainable_size
         if size:
             whole = Chunk(0, size, tuple((e, e.offset, e.offset + e.size) for e in self.layout.trainable))
-            update.apply(whole, self.weight[:size], self.gradient, [(r, self.state[r.name]) for r in self.roles])
+            stored = self.weight[:size].to(self.weight_dtype)  # the slab itself where weights are fp32
+            update.apply(whole, stored, self.gradient, [(r, self.state[r.name]) for r in self.roles])
+            if self.weight_dtype is not torch.float32:
+                self.weight[:size].copy_(stored)
 
     def gradients(self) -> dict[str, Tensor]:
         return {entry.name: entry.view(self.gradient) for entry in self.layout.trainable}

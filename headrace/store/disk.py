@@ -19,7 +19,7 @@ from torch import Tensor
 
 from headrace.errors import UserError
 from headrace.optim.rule import Rule
-from headrace.store.files import SlabFile, aligned, block_sum, file_sum, header_of, sum_text
+from headrace.store.files import SlabFile, aligned, block_sum, file_sum, header_of, sum_text, write_slab
 from headrace.store.layout import Chunk, Layout
 from headrace.store.roles import Role, Update, roles_of
 
@@ -27,11 +27,13 @@ DEPTH = 3  # chunks in flight: one read, one updated, one written
 
 
 class Ring:
-    """Room for DEPTH chunks of everything an update moves besides the weights. One load uses it at a time."""
+    """Room for chunks of everything an update moves besides fp32 weights. One load uses it at a time."""
 
-    def __init__(self, num_bytes: dict[str, int]):
-        self.slots = [{name: aligned(size) for name, size in num_bytes.items()} for _ in range(DEPTH)]
-        self.num_bytes = DEPTH * sum(num_bytes.values())
+    def __init__(self, num_bytes: dict[str, int], depth: int = DEPTH, staging_bytes: int = 0):
+        """staging_bytes: for weights that are read without an update and do not lie on disk in fp32."""
+        self.slots = [{name: aligned(size) for name, size in num_bytes.items()} for _ in range(depth)]
+        self.staging = aligned(staging_bytes)
+        self.num_bytes = depth * sum(num_bytes.values()) + staging_bytes
 
 
 class Traffic:
@@ -60,10 +62,9 @@ class DiskSegment:
         scratch: Path,
         threads: ThreadPoolExecutor,
         traffic: Traffic,
-        weight_dtype: torch.dtype = torch.float32,
     ):
         """weights: the file of the weights; state, scratch: what the names of the other files begin with."""
-        self.layout, self.rule, self.weight_dtype = layout, rule, weight_dtype
+        self.layout, self.rule, self.weight_dtype = layout, rule, rule.weight_dtype
         self.roles = roles_of(layout, rule)
         self.chunks = list(layout.chunks(whole=rule.needs_whole_parameter))
         self.weights = weights
@@ -82,7 +83,9 @@ class DiskSegment:
         """What `load` needs of the ring."""
         if not self.chunks:
             return {}
-        need = {"gradient": max(4 * (chunk.stop - chunk.start) for chunk in self.chunks)}
+        need: dict[str, int] = {}
+        if not self.rule.needs_whole_parameter:  # else gradients are at hand when they are used, see Store.eager
+            need["gradient"] = max(4 * (chunk.stop - chunk.start) for chunk in self.chunks)
         if self.weight_dtype is not torch.float32:
             need["weight"] = max(self.weight_dtype.itemsize * (self._weight_stop(c) - c.start) for c in self.chunks)
         for role in self.roles:
@@ -97,8 +100,7 @@ class DiskSegment:
             path.unlink(missing_ok=True)  # a snapshot may share it
         for role in self.roles:
             SlabFile.create(self.state[role.name], self._header(role), role.num_bytes).close()
-        with SlabFile.create(self.weights, self._header(None), self.weight_bytes) as file:
-            file.write(0, _bytes(slab if self.weight_dtype is torch.float32 else slab.to(self.weight_dtype)))
+        write_slab(self.weights, self._header(None), slab.to(self.weight_dtype))
 
     @property
     def weight_bytes(self) -> int:
@@ -108,10 +110,10 @@ class DiskSegment:
     def files(self) -> list[Path]:
         return [self.weights, *self.state.values()]
 
-    def load(self, slab: Tensor, ring: Ring, sums: bool = False) -> None:
+    def load(self, slab: Tensor, ring: Ring, sums: bool = False, have_weights: bool = False) -> None:
         """Fill the slab (size,) fp32 with the weights, applying a pending update on the way and writing it back.
 
-        sums: note the sums of the files, as a snapshot needs them."""
+        sums: note the sums of the files, as a snapshot needs them. have_weights: the slab is filled already."""
         if self.pending is None:
             self._read_weights(slab, ring)
             return
@@ -121,14 +123,17 @@ class DiskSegment:
         targets = {path: _writable(path) for path in (self.weights, *self.state.values())}
         sources = {path: SlabFile(path) for path in targets}
         gradient_file = SlabFile(self.scratch) if self.spilled else None
+        depth = len(ring.slots)
         writes: list[list[Future[None]]] = [[] for _ in ring.slots]
         reads: dict[int, list[Future[None]]] = {}
 
         def begin(k: int) -> None:
-            chunk, slot = self.chunks[k], ring.slots[k % DEPTH]
-            _wait(writes[k % DEPTH])
+            chunk, slot = self.chunks[k], ring.slots[k % depth]
+            _wait(writes[k % depth])
             weight = self._weight_bytes_of(chunk, slab, slot)
-            tasks = [self._submit(sources[self.weights].read, self._weight_offset(chunk), weight, "weight", False)]
+            tasks: list[Future[None]] = []
+            if not have_weights:
+                tasks = [self._submit(sources[self.weights].read, self._weight_offset(chunk), weight, "weight", False)]
             for role in self.roles:
                 a, b = role.range_of(chunk)
                 piece = slot[role.name][: (b - a) * role.dtype.itemsize]
@@ -141,12 +146,13 @@ class DiskSegment:
             reads[k] = tasks
 
         try:
-            for k in range(min(DEPTH - 1, len(self.chunks))):
+            ahead = max(depth - 1, 1)
+            for k in range(min(ahead, len(self.chunks))):
                 begin(k)
             for k, chunk in enumerate(self.chunks):
-                slot = ring.slots[k % DEPTH]
+                slot = ring.slots[k % depth]
                 _wait(reads.pop(k))
-                self._apply(update, chunk, slab, slot)
+                self._apply(update, chunk, slab, slot, have_weights)
                 weight = self._weight_bytes_of(chunk, slab, slot)
                 tasks = [self._submit(targets[self.weights].write, self._weight_offset(chunk), weight, "weight", True)]
                 for role in self.roles:
@@ -155,15 +161,15 @@ class DiskSegment:
                     if len(piece):
                         offset, file = a * role.dtype.itemsize, targets[self.state[role.name]]
                         tasks.append(self._submit(file.write, offset, piece, "state", True))
-                writes[k % DEPTH] = tasks
+                writes[k % depth] = tasks
                 if sums:
                     totals[self.weights] += block_sum(weight, self._weight_offset(chunk))
                     for role in self.roles:
                         a, b = role.range_of(chunk)
                         size = role.dtype.itemsize
                         totals[self.state[role.name]] += block_sum(slot[role.name][: (b - a) * size], a * size)
-                if k + DEPTH - 1 < len(self.chunks):
-                    begin(k + DEPTH - 1)
+                if k + ahead < len(self.chunks):
+                    begin(k + ahead)
             self.gradient, self.spilled = None, False
             for tasks in writes:
                 _wait(tasks)
@@ -209,11 +215,13 @@ class DiskSegment:
     def drop_gradient(self) -> None:
         self.gradient, self.spilled, self.norms = None, False, {}
 
-    def _apply(self, update: Update, chunk: Chunk, slab: Tensor, slot: dict[str, Tensor]) -> None:
-        weight = slab[chunk.start : chunk.stop]
-        if self.weight_dtype is not torch.float32:
-            stored = self._weight_bytes_of(chunk, slab, slot).view(self.weight_dtype)
-            slab[chunk.start : self._weight_stop(chunk)].copy_(stored)
+    def _apply(self, update: Update, chunk: Chunk, slab: Tensor, slot: dict[str, Tensor], have_weights: bool) -> None:
+        whole = slab[chunk.start : self._weight_stop(chunk)]
+        stored = self._weight_bytes_of(chunk, slab, slot).view(
+            self.weight_dtype
+        )  # the slab's own memory where it is fp32
+        if self.weight_dtype is not torch.float32 and have_weights:
+            stored.copy_(whole)  # exact: the slab holds nothing but values of this type
         if self.gradient is not None:
             gradient = self.gradient[chunk.start : chunk.stop]
         else:
@@ -224,11 +232,9 @@ class DiskSegment:
         for role in self.roles:
             a, b = role.range_of(chunk)
             state.append((role, slot[role.name].view(role.dtype)[: b - a]))
-        update.apply(chunk, weight, gradient, state)
+        update.apply(chunk, stored[: chunk.stop - chunk.start], gradient, state)
         if self.weight_dtype is not torch.float32:
-            self._weight_bytes_of(chunk, slab, slot).view(self.weight_dtype).copy_(
-                slab[chunk.start : self._weight_stop(chunk)]
-            )
+            whole.copy_(stored)
 
     def _read_weights(self, slab: Tensor, ring: Ring) -> None:
         try:
@@ -242,10 +248,10 @@ class DiskSegment:
                     _wait(tasks)
                     return
                 size = self.weight_dtype.itemsize
-                room = ring.slots[0]["weight"].nbytes // size
+                room = ring.staging.nbytes // size
                 for a in range(0, len(slab), room):
                     piece = slab[a : a + room]
-                    stored = ring.slots[0]["weight"][: len(piece) * size]
+                    stored = ring.staging[: len(piece) * size]
                     file.read(a * size, stored)
                     self.traffic.add("weight", stored.nbytes, written=False)
                     piece.copy_(stored.view(self.weight_dtype))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headrace.optim.rule import Rule
+from headrace.optim import Rule, parameter_key
 from headrace.store.layout import Chunk, Entry, Layout
 
 
@@ -71,6 +71,7 @@ class Update:
     step: int
     lr: float
     gradient_scale: float | Tensor
+    seed: int = 0
 
     def apply(self, chunk: Chunk, weight: Tensor, gradient: Tensor, state: Sequence[tuple[Role, Tensor]]) -> None:
         """Update one chunk in place. Tensors hold the chunk's elements alone."""
@@ -97,4 +98,5 @@ class Update:
                 lr=self.lr,
                 weight_decay=None if decays else 0.0,
                 gradient_scale=self.gradient_scale,
+                keys=[parameter_key(self.seed, piece[0].name) for piece in pieces],
             )

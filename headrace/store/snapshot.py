@@ -45,12 +45,13 @@ def write_snapshot(store: Store, folder: Path, optimizer: bool = True) -> dict[s
                 sums[state_file(i, store, role)] = state.sum_of(state.state[role.name])
                 _link(state.state[role.name], folder / state_file(i, store, role))
             continue
-        sums[weights] = write_slab(folder / weights, header_of(layout.entries, torch.float32), state.weight.cpu())
+        stored = state.weight.to(store.weight_dtype).cpu()
+        sums[weights] = write_slab(folder / weights, header_of(layout.entries, store.weight_dtype), stored)
         for role in roles:
             header = header_of(role.entries, role.dtype, f".{role.name}")
             name = state_file(i, store, role)
             sums[name] = write_slab(folder / name, header, state.state[role.name].cpu())
-    total_bytes = sum(4 * layout.size for layout in store.layouts)
+    total_bytes = sum(store.weight_dtype.itemsize * layout.size for layout in store.layouts)
     index = {"metadata": {"total_size": total_bytes}, "weight_map": where}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1, sort_keys=True))
     return sums

@@ -17,7 +17,7 @@ from headrace.models.segments import Segment
 from headrace.optim import join_norms, tensor_norms
 from headrace.optim.rule import Rule
 from headrace.store.device import DeviceSegment
-from headrace.store.disk import DiskSegment, Ring, Traffic
+from headrace.store.disk import DEPTH, DiskSegment, Ring, Traffic
 from headrace.store.files import aligned
 from headrace.store.layout import Entry, Layout, layout_of
 from headrace.store.memory import Pool
@@ -25,6 +25,7 @@ from headrace.store.roles import Update
 
 Placement = Literal["device", "disk"]
 IO_THREADS = 4
+STAGING_BYTES = 16 << 20
 
 
 class Store:
@@ -41,10 +42,12 @@ class Store:
         folder: Path | None = None,
         *,
         held_gradient_bytes: int = 0,
-        weight_dtype: torch.dtype = torch.float32,
+        eager: bool = False,
+        seed: int = 0,
     ):
         """folder: where disk segments keep their files. held_gradient_bytes: how much of their gradients may stay in
-        memory from backward to update; the rest is spilled. weight_dtype: how weights lie on disk."""
+        memory from backward to update; the rest is spilled. eager: update each segment as soon as its gradient is whole,
+        which needs no global norm and holds no gradient. seed: of stochastic rounding."""
         self.segments, self.device, self.rule = list(segments), device, rule
         self.placements = list(placements) if placements is not None else ["device"] * len(segments)
         self.layouts = [layout_of(segment, no_decay) for segment in segments]
@@ -53,7 +56,9 @@ class Store:
                 self.placements[i] = "device"
         self.threads = ThreadPoolExecutor(IO_THREADS, thread_name_prefix="headrace-io")
         self.traffic = Traffic()
-        self.folder, self.weight_dtype = folder, weight_dtype
+        self.folder, self.weight_dtype = folder, rule.weight_dtype
+        self.eager, self.seed = eager, seed
+        assert eager or not rule.needs_whole_parameter or "disk" not in self.placements, "this rule updates eagerly"
         self.states: list[DeviceSegment | DiskSegment] = []
         for i, (segment, layout, placement) in enumerate(zip(segments, self.layouts, self.placements, strict=True)):
             if placement == "device":
@@ -72,7 +77,6 @@ class Store:
                     folder / "scratch" / f"{number}.gradient.safetensors",
                     self.threads,
                     self.traffic,
-                    weight_dtype,
                 )
             )
         on_disk = [state for state in self.states if isinstance(state, DiskSegment)]
@@ -83,7 +87,9 @@ class Store:
         for state in on_disk:
             for name, size in state.ring_bytes().items():
                 need[name] = max(need.get(name, 0), size)
-        self.ring = Ring(need)
+        staging_bytes = 0 if self.weight_dtype is torch.float32 else STAGING_BYTES
+        self.ring = Ring(need, 1 if rule.needs_whole_parameter else DEPTH, staging_bytes)
+        self.due: Update | None = None
         largest = max((4 * state.layout.trainable_size for state in on_disk), default=0)
         self.held_gradient_bytes = held_gradient_bytes
         self.owner = {entry.name: i for i, layout in enumerate(self.layouts) for entry in layout.entries}
@@ -116,13 +122,13 @@ class Store:
         state, layout = self.states[i], self.layouts[i]
         if isinstance(state, DeviceSegment):
             for entry in layout.entries:
-                entry.view(state.weight).copy_(weights[entry.name])
+                entry.view(state.weight).copy_(weights[entry.name].to(self.weight_dtype))
             for slab in state.state.values():
                 slab.zero_()
             return
         slab = aligned(4 * layout.size).view(torch.float32)[: layout.size]
         for entry in layout.entries:
-            entry.view(slab).copy_(weights[entry.name])
+            entry.view(slab).copy_(weights[entry.name].to(self.weight_dtype))
         state.create(slab)
         for name, parameter in self.segments[i].parameters.items():
             parameter.data = placeholder(layout.entry(name).shape)
@@ -193,8 +199,9 @@ class Store:
                 del self._borrowed[borrower, name]
                 self.gradient_pool.give(memory)
 
-    def finish_gradient(self, i: int) -> None:
-        """All of the segment's gradient is there: note its norms, keep it or write it away."""
+    def finish_gradient(self, i: int, weights: Tensor | None = None) -> None:
+        """All of the segment's gradient is there: note its norms; keep it, write it away or, when updates are eager, use
+        it on the segment's weights."""
         if any(self.owner[name] == i for _, name in self._borrowed):
             self.gradient(i)  # it may have none of its own
         if i not in self._gradients:
@@ -204,6 +211,12 @@ class Store:
         state = self.states[i]
         assert isinstance(state, DiskSegment)
         state.norms = _norms(self.layouts[i], slab)
+        if self.due is not None:
+            assert weights is not None, "an eager update needs the weights of its segment at hand"
+            state.gradient, state.pending = slab, self.due
+            state.load(weights, self.ring, have_weights=True)
+            self.gradient_pool.give(memory)
+            return
         if sum(held.nbytes for held in self._held.values()) + memory.nbytes <= self.held_gradient_bytes:
             state.gradient, self._held[i] = slab, memory
             return
@@ -231,13 +244,18 @@ class Store:
 
     # ---- updates
 
+    def expect_update(self, *, step: int, lr: float, gradient_scale: float = 1.0) -> None:
+        """Before backward: what `update` will be called with. With eager updates, disk segments go ahead with it."""
+        self.due = Update(self.rule, step, lr, gradient_scale, self.seed) if self.eager else None
+
     def update(self, *, step: int, lr: float, gradient_scale: float | Tensor) -> None:
         """One optimizer update of every segment. step counts from 1."""
-        update = Update(self.rule, step, lr, gradient_scale)
+        update = Update(self.rule, step, lr, gradient_scale, self.seed)
+        eager, self.due = self.due is not None, None
         for i, state in enumerate(self.states):
             if isinstance(state, DeviceSegment):
                 state.update(update)
-            elif self.layouts[i].trainable_size:
+            elif self.layouts[i].trainable_size and not eager:
                 assert state.pending is None, f"segment {state.layout.segment} still lacks an update"
                 state.pending = update
 

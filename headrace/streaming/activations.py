@@ -81,7 +81,9 @@ class Saved:
         self._threads = ThreadPoolExecutor(2, "headrace-spill")
 
     @contextmanager
-    def record(self, segment: int, microbatch: int, policy: Policy, slabs: Slabs, given: Collection[Tensor]) -> Iterator[None]:
+    def record(
+        self, segment: int, microbatch: int, policy: Policy, slabs: Slabs, given: Collection[Tensor]
+    ) -> Iterator[None]:
         """Take over what autograd saves while this lasts. given: tensors that others hold anyway."""
         if policy == "at_once":
             yield
@@ -114,7 +116,9 @@ class Saved:
                 _unchanged(packed.tensor, packed.version)
                 return packed.tensor
             if isinstance(packed, Place):
-                return torch.as_strided(self._slabs[segment][packed.holder][1], packed.size, packed.stride, packed.offset)
+                return torch.as_strided(
+                    self._slabs[segment][packed.holder][1], packed.size, packed.stride, packed.offset
+                )
             held, place = packed
             assert held.memory is not None, "backward of a segment that was not announced"
             flat = held.memory[held.offsets[place.holder] :]

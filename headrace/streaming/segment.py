@@ -195,12 +195,12 @@ class Streaming:
         for parameter, entry in self.borrowed[i]:
             parameter.grad = self.store.borrowed_gradient(i, entry.name)
 
-    def gradients_done(self, i: int) -> None:
+    def gradients_done(self, i: int, slabs: dict[int, tuple[Tensor, Tensor]]) -> None:
         """A backward visit ends; a segment's gradient is whole when everyone who used its weights was there."""
         for owner in self.needs[i]:
             self.backward_visits[owner] = self.backward_visits.get(owner, 0) - 1
             if self.backward_visits[owner] == 0:
-                self.store.finish_gradient(owner)
+                self.store.finish_gradient(owner, slabs[owner][1])
 
     def _seed(self, i: int, call: Call) -> None:
         if call.training:
@@ -288,7 +288,7 @@ class _Visit:
                 rest = [_Differentiable if yes else t for t, yes in zip(outputs, chosen, strict=True)]
                 self.outputs.append((rest, structure))
             if self.policy == "at_once":
-                streaming.gradients_done(self.i)
+                streaming.gradients_done(self.i, self.slabs)
         finally:
             streaming.release(self.i, self.slabs)
             self.slabs = {}
@@ -335,7 +335,7 @@ class _Visit:
                 if self.policy != "recompute":
                     self.edges[j] = []
                 self.flat[j] = ([], None)
-            streaming.gradients_done(self.i)
+            streaming.gradients_done(self.i, slabs)
         finally:
             streaming.saved.weights(self.i, {})
             streaming.release(self.i, slabs)

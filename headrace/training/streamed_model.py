@@ -14,10 +14,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from headrace.errors import UserError
 from headrace.models.segments import Segment, segments_of
+from headrace.optim import SGD as SGDRule
+from headrace.optim import Adafactor as AdafactorRule
 from headrace.optim import AdamW as AdamWRule
+from headrace.optim import AdamW8bit as AdamW8bitRule
 from headrace.optim import clip_coefficient
 from headrace.store.store import Placement, Store
 from headrace.streaming.activations import Policy, Saved
@@ -33,6 +37,11 @@ class Optimizer:
     max_norm: float | None = 1.0
     no_decay: tuple[str, ...] = ("bias", "norm", "Norm", "ln_")
 
+    @property
+    def eager(self) -> bool:
+        """Without a global norm to wait for, each segment is updated in backward."""
+        return self.max_norm is None
+
 
 def AdamW(
     lr: float | Callable[[int], float],
@@ -46,6 +55,42 @@ def AdamW(
     return Optimizer(AdamWRule(betas, eps, weight_decay), lr, max_norm, tuple(no_decay))
 
 
+def AdamW8bit(
+    lr: float | Callable[[int], float],
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.01,
+    max_norm: float | None = 1.0,
+    no_decay: Sequence[str] = ("bias", "norm", "Norm", "ln_"),
+) -> Optimizer:
+    """AdamW with 8-bit moments: 6 bytes a parameter of state instead of 12; inexact."""
+    return Optimizer(AdamW8bitRule(betas, eps, weight_decay), lr, max_norm, tuple(no_decay))
+
+
+def Adafactor(
+    lr: float | Callable[[int], float],
+    weight_decay: float = 0.0,
+    clip_threshold: float = 1.0,
+    weight_dtype: torch.dtype = torch.bfloat16,
+    no_decay: Sequence[str] = ("bias", "norm", "Norm", "ln_"),
+) -> Optimizer:
+    """Adafactor on bf16 weights with stochastic rounding: 2 bytes a parameter of state; inexact. It clips each parameter's
+    update by itself, so there is no global norm and no gradient outlives its segment's backward."""
+    rule = AdafactorRule(clip_threshold=clip_threshold, weight_decay=weight_decay, weight_dtype=weight_dtype)
+    return Optimizer(rule, lr, None, tuple(no_decay))
+
+
+def SGD(
+    lr: float | Callable[[int], float],
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    max_norm: float | None = 1.0,
+    no_decay: Sequence[str] = (),
+) -> Optimizer:
+    """SGD, exactly `torch.optim.SGD(fused=True)`."""
+    return Optimizer(SGDRule(momentum, weight_decay=weight_decay), lr, max_norm, tuple(no_decay))
+
+
 Loss = Callable[[nn.Module, Mapping[str, Any]], Tensor]
 
 
@@ -53,6 +98,16 @@ def model_loss(model: nn.Module, inputs: Mapping[str, Any]) -> Tensor:
     """The loss a transformers model computes itself, or what any other module returns."""
     output = model(**inputs)
     return output.loss if hasattr(output, "loss") else output
+
+
+PLAIN_HEADS = {"gpt2", "gptj", "gpt_neox", "llama", "mistral", "qwen2", "qwen3"}
+"""Model types whose loss is that of next tokens on nothing but `lm_head(hidden states)`."""
+
+
+def causal_head(model: nn.Module, segments: Sequence[Segment]) -> int | None:
+    """The segment of the output layer, where the loss can be computed beside it."""
+    plain = isinstance(model, PreTrainedModel) and model.config.model_type in PLAIN_HEADS
+    return len(segments) - 1 if plain and segments[-1].modules == ("lm_head",) else None
 
 
 @dataclass
@@ -77,19 +132,22 @@ class StreamedModel:
         Raises UserError when loss or gradient is not finite; nothing is updated then.
         """
         loss = self.loss(batch)
-        loss.backward()
         value = loss.item()
+        if not math.isfinite(value):
+            self._refuse(value, math.nan)
+        loss.backward()
         self.update(value)
         return value
 
     def loss(self, batch: Mapping[str, Any]) -> Tensor:
         """Forward of all microbatches; `.backward()` of what it returns fills the gradients, `update()` applies them."""
         self.store.zero_gradients()
+        self.store.expect_update(step=self.updates + 1, lr=self.lr)
         self.streaming.begin(self.updates)
         parts = _split(batch, self.microbatch)
         counts = [_count(part) for part in parts]
         losses = self.streaming.in_lanes(
-            lambda part: self.loss_of(self.model, part[0]) * part[1],
+            lambda part: self._loss_of(*part),
             [(part, count / sum(counts)) for part, count in zip(parts, counts, strict=True)],
         )
         total = losses[0]
@@ -97,21 +155,50 @@ class StreamedModel:
             total = total + loss
         return total
 
+    def _loss_of(self, inputs: Mapping[str, Any], share: float) -> Tensor:
+        """A microbatch's loss times its share. Causal models: the head and its loss in one go, without a graph that holds
+        the logits of all microbatches; the same operations as the model's own, so the same bits."""
+        if (
+            self.streaming.policies[self.streaming.head] != "at_once"
+            or "labels" not in inputs
+            or not self.model.training
+        ):
+            return self.loss_of(self.model, inputs) * share
+        model: Any = self.model
+        hidden = model.base_model(
+            **{name: value for name, value in inputs.items() if name != "labels"}
+        ).last_hidden_state
+
+        def head(hidden: Tensor, labels: Tensor) -> Tensor:
+            logits = model.lm_head.block(hidden)
+            return model.loss_function(logits=logits, labels=labels, vocab_size=model.config.vocab_size) * share
+
+        return self.streaming.run_head(head, hidden, inputs["labels"])
+
     def update(self, loss: float = 0.0) -> None:
         """Clip and update with the gradients of the last backward."""
         norm = self.store.gradient_norm()
         self.streaming.end()
         self.gradient_norm = norm.item()
         if not (math.isfinite(loss) and math.isfinite(self.gradient_norm)):
-            self.store.drop_gradients()
-            raise UserError(
-                f"update {self.updates + 1}: loss {loss}, gradient norm {self.gradient_norm}: not finite, nothing was "
-                f"updated. Lower the learning rate, or look at this batch"
-            )
-        lr = self.optimizer.lr if isinstance(self.optimizer.lr, float | int) else self.optimizer.lr(self.updates)
+            self._refuse(loss, self.gradient_norm)
+        lr = self.lr
         coefficient = clip_coefficient(norm, self.optimizer.max_norm)
         self.store.update(step=self.updates + 1, lr=lr, gradient_scale=coefficient)
         self.updates += 1
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of the next update."""
+        return self.optimizer.lr if isinstance(self.optimizer.lr, float | int) else self.optimizer.lr(self.updates)
+
+    def _refuse(self, loss: float, norm: float) -> None:
+        self.store.drop_gradients()
+        updated = "nothing was updated" if not self.store.eager else "segments may have been updated already"
+        raise UserError(
+            f"update {self.updates + 1}: loss {loss}, gradient norm {norm}: not finite, {updated}. Lower the learning "
+            f"rate, or look at this batch"
+        )
 
     def close(self) -> None:
         self.streaming.close()
@@ -122,7 +209,7 @@ def no_cache(model: nn.Module) -> None:
     """Keys and values kept for generation have no use in training, and a block that runs twice would add to them twice."""
     for module in model.modules():
         config = getattr(module, "config", None)
-        if hasattr(config, "use_cache"):
+        if config is not None and hasattr(config, "use_cache"):
             config.use_cache = False
 
 
@@ -174,12 +261,17 @@ def build(
         places,
         folder,
         held_gradient_bytes=held_gradient_bytes,
+        eager=optimizer.eager,
+        seed=seed,
     )
     for i in range(len(segments)):
         store.fill(i, held[i] if held is not None else weights(segments, i))  # pyright: ignore
     running = Pass(seed)
+    head = causal_head(model, segments)
     saved = Saved(folder / "scratch" / "activations" if folder else None, spill_bytes, store.traffic)
     chosen: list[Policy] = [policies] * len(segments) if isinstance(policies, str) else list(policies)
+    if head is not None and loss_of is model_loss:
+        chosen[head] = "at_once"
     if pool_bytes is None:
         pool_bytes = 2 * sum(sorted(4 * layout.size + 4096 for layout in store.layouts)[-2:])
     streaming = Streaming(segments, store, running, saved, chosen, pool_bytes, depth)

@@ -55,13 +55,16 @@ class Plain:
         return total.item()
 
 
-def streamed(family, dropout, microbatch, folder, placement="disk", policy="keep", **settings):
+ADAMW = sm.AdamW(lr=1e-3, max_norm=MAX_NORM)
+
+
+def streamed(family, dropout, microbatch, folder, placement="disk", policy="keep", optimizer=ADAMW, **settings):
     def places(segments):
         return [placement if placement != "mixed" else ("device", "disk")[i % 2] for i in range(len(segments))]
 
     return sm.build(
         make(family, dropout).train(),
-        sm.AdamW(lr=1e-3, max_norm=MAX_NORM),
+        optimizer,
         folder=folder,
         placements=places,
         policies=policy,
@@ -129,3 +132,29 @@ def test_placement_policy_depth_and_budget_change_no_bit(tmp_path, family):
         losses, norm, weights = result(number, settings)
         assert (losses, norm) == expected[:2], settings
         assert all(torch.equal(weights[name], value) for name, value in expected[2].items()), settings
+
+
+OPTIMIZERS = {
+    "adamw_8bit": sm.AdamW8bit(lr=1e-3),
+    "adamw_eager": sm.AdamW(lr=1e-3, max_norm=None),
+    "adafactor": sm.Adafactor(lr=1e-3),
+    "adafactor_fp32": sm.Adafactor(lr=1e-3, weight_dtype=torch.float32),
+    "sgd": sm.SGD(lr=1e-2, momentum=0.9),
+    "sgd_plain": sm.SGD(lr=1e-2),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox"])
+def test_every_state_format_gives_the_same_bits_wherever_it_lies(tmp_path, family, name):
+    found = []
+    for number, placement in enumerate(["device", "disk", "mixed"]):
+        (tmp_path / str(number)).mkdir()
+        made = streamed(family, 0.1, 2, tmp_path / str(number), placement, optimizer=OPTIMIZERS[name])
+        losses = [made.step(batch(family, step)) for step in range(4)]
+        found.append((losses, weights_of(made)))
+        made.close()
+    assert len(set(found[0][0])) == 4
+    for losses, weights in found[1:]:
+        assert losses == found[0][0]
+        assert all(torch.equal(weights[key], value) for key, value in found[0][1].items())
