@@ -90,7 +90,7 @@ class Store:
         staging_bytes = 0 if self.weight_dtype is torch.float32 else STAGING_BYTES
         self.ring = Ring(need, 1 if rule.needs_whole_parameter else DEPTH, staging_bytes)
         self.due: Update | None = None
-        largest = max((4 * state.layout.trainable_size for state in on_disk), default=0)
+        sizes = sorted(4 * state.layout.trainable_size + 4096 for state in on_disk) or [0]
         self.held_gradient_bytes = held_gradient_bytes
         self.owner = {entry.name: i for i, layout in enumerate(self.layouts) for entry in layout.entries}
         borrowed_bytes = sum(
@@ -99,7 +99,8 @@ class Store:
             for name in segment.borrowed
             if self.placements[self.owner[name]] == "disk"
         )
-        self.gradient_pool = Pool(held_gradient_bytes + 3 * (largest + 4096) + borrowed_bytes)
+        # One gradient grows while those before it are written: the largest, and two of the usual size.
+        self.gradient_pool = Pool(held_gradient_bytes + sizes[-1] + 2 * sizes[len(sizes) // 2] + borrowed_bytes)
         self._borrowed: dict[tuple[int, str], tuple[Tensor, Tensor]] = {}  # memory, gradient, by borrower and name
         self._gradients: dict[int, tuple[Tensor, Tensor]] = {}  # memory, slab: segments in backward now
         self._held: dict[int, Tensor] = {}  # memory of gradients that wait for their update

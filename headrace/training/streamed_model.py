@@ -9,6 +9,7 @@ model.save("out")
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -131,25 +132,32 @@ class StreamedModel:
         The loss is the mean over microbatches, each weighted by its share of labels (of examples, without labels).
         Raises UserError when loss or gradient is not finite; nothing is updated then.
         """
-        loss = self.loss(batch)
-        value = loss.item()
-        if not math.isfinite(value):
-            self._refuse(value, math.nan)
-        loss.backward()
-        self.update(value)
-        return value
+        total = torch.zeros(())  # added up in fp32 and in order, whatever the groups
+        parts = self._begin(batch)
+        for group in self.streaming.groups(parts):
+            loss = self._sum_of_losses(group)
+            total = total + loss.detach()
+            if not math.isfinite(total.item()):
+                self._refuse(total.item(), math.nan)
+            loss.backward()
+        self.update(total.item())
+        return total.item()
 
     def loss(self, batch: Mapping[str, Any]) -> Tensor:
         """Forward of all microbatches; `.backward()` of what it returns fills the gradients, `update()` applies them."""
+        return self._sum_of_losses(self._begin(batch))
+
+    def _begin(self, batch: Mapping[str, Any]) -> list[tuple[dict[str, Any], float]]:
+        """Begin a step: its microbatches, each with its share of the loss."""
         self.store.zero_gradients()
         self.store.expect_update(step=self.updates + 1, lr=self.lr)
         self.streaming.begin(self.updates)
         parts = _split(batch, self.microbatch)
         counts = [_count(part) for part in parts]
-        losses = self.streaming.in_lanes(
-            lambda part: self._loss_of(*part),
-            [(part, count / sum(counts)) for part, count in zip(parts, counts, strict=True)],
-        )
+        return [(part, count / sum(counts)) for part, count in zip(parts, counts, strict=True)]
+
+    def _sum_of_losses(self, parts: Sequence[tuple[dict[str, Any], float]]) -> Tensor:
+        losses = self.streaming.in_lanes(lambda part: self._loss_of(*part), parts)
         total = losses[0]
         for loss in losses[1:]:
             total = total + loss
@@ -205,6 +213,15 @@ class StreamedModel:
         self.store.close()
 
 
+def room_for_two(store: Store, segments: Sequence[Segment]) -> int:
+    """Bytes of weights of a segment and its neighbour, the largest such sum: one computes while the other is fetched."""
+    needs = []
+    for i, segment in enumerate(segments):
+        owners = {i, *(store.owner[name] for name in segment.borrowed)}
+        needs.append(sum(4 * store.layouts[j].size + 4096 for j in owners if store.placements[j] == "disk"))
+    return max((a + b for a, b in pairwise([*needs, 0])), default=0)
+
+
 def no_cache(model: nn.Module) -> None:
     """Keys and values kept for generation have no use in training, and a block that runs twice would add to them twice."""
     for module in model.modules():
@@ -250,9 +267,6 @@ def build(
     no_cache(model)
     segments = segments_of(model)
     places = list(placements(segments) if callable(placements) else placements)
-    held = None
-    if weights is None:
-        held = [{name: p.detach().clone() for name, p in segment.parameters.items()} for segment in segments]
     store = Store(
         segments,
         optimizer.rule,
@@ -264,8 +278,11 @@ def build(
         eager=optimizer.eager,
         seed=seed,
     )
-    for i in range(len(segments)):
-        store.fill(i, held[i] if held is not None else weights(segments, i))  # pyright: ignore
+    for i, segment in enumerate(segments):
+        if weights is not None:
+            store.fill(i, weights(segments, i))
+        elif store.placements[i] == "disk":  # on the device they were taken over when the store was made
+            store.fill(i, {name: parameter.detach() for name, parameter in segment.parameters.items()})
     running = Pass(seed)
     head = causal_head(model, segments)
     saved = Saved(folder / "scratch" / "activations" if folder else None, spill_bytes, store.traffic)
@@ -273,7 +290,7 @@ def build(
     if head is not None and loss_of is model_loss:
         chosen[head] = "at_once"
     if pool_bytes is None:
-        pool_bytes = 2 * sum(sorted(4 * layout.size + 4096 for layout in store.layouts)[-2:])
+        pool_bytes = room_for_two(store, segments)
     streaming = Streaming(segments, store, running, saved, chosen, pool_bytes, depth)
     install_segments(model, segments, streaming)
     return StreamedModel(model, segments, store, streaming, running, optimizer, microbatch, loss_of)
