@@ -94,6 +94,7 @@ class Streaming:
         ]
         self.fetcher = Fetcher(store, needs, pool_bytes, depth)
         self.head = head % len(segments)
+        self.one_stack = len({s.name.rpartition("block-")[0] for s in segments if "block-" in s.name}) == 1
         self.training = True
         self.loss_gradient = 1.0
         self.history: list[int] = []
@@ -127,7 +128,9 @@ class Streaming:
     def run(self, i: int, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], training: bool):
         """Run one lane's microbatch through segment i; with the other lanes when the segment is fetched for it."""
         call = Call(function, args, kwargs, self.running.microbatch + (lane_number() or 0), training)
-        alone = lane_number() is None  # with others, autograd would add up microbatches from the last to the first
+        # With other lanes, autograd would add up microbatches from the last to the first; with two stacks, what both
+        # read would be added up in an order that no separate segments can follow.
+        alone = lane_number() is None and self.one_stack
         if alone and not self.needs[i] and not self.borrowed[i] and self.policies[i] == "keep":
             self._seed(i, call)
             return function(*args, **kwargs)
