@@ -25,7 +25,7 @@ class DeviceSegment:
         for entry in layout.entries:
             parameter, weight = segment.parameters[entry.name], entry.view(self.weight)
             if not parameter.is_meta:
-                weight.copy_(parameter.detach())
+                weight.copy_(parameter.detach().to(self.weight_dtype))
             parameter.data = weight
             if entry.trains:
                 parameter.grad = entry.view(self.gradient)
