@@ -1,0 +1,20 @@
+"""What a machine can do, in numbers a plan is made of."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Rates that training really reaches."""
+
+    flops: float
+    """Floating-point operations a second of forward and backward passes."""
+    read_bytes_per_s: float
+    write_bytes_per_s: float
+    update_parameters_per_s: float
+    cores: int = 1
+    measured: bool = False
+
+
+ASSUMED = Machine(flops=70e9, read_bytes_per_s=0.85e9, write_bytes_per_s=1.5e9, update_parameters_per_s=0.4e9, cores=2)
+"""A small box with an SSD: for plans where nothing was measured."""

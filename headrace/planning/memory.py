@@ -1,0 +1,337 @@
+"""How much memory and disk a way of training takes, and how many bytes a step moves.
+
+Everything is added up from what the run itself is made of: layouts, roles and ring of the store, the order in which
+segments are fetched, and footprints. The bytes of a step are exact and tested against the store's own count; memory is an
+upper bound of what tensors take at one time.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from headrace.models.segments import Segment
+from headrace.optim.rule import Rule
+from headrace.planning.footprint import Footprint, ModelFootprint
+from headrace.store.disk import DEPTH, DiskSegment, Traffic
+from headrace.store.files import pages
+from headrace.store.layout import layout_of
+from headrace.store.store import STAGING_BYTES, Placement
+from headrace.streaming.activations import Policy
+
+SPILL_RECORDS = 3  # one written or read, one computed with, one ahead
+RESIDENT_GRADIENTS = 3  # the store's own: one added to, one on its way out, one for the segment after
+
+
+@dataclass(frozen=True)
+class Work:
+    """Batches of one shape. Lengths are the longest; real batches may be smaller."""
+
+    name: str
+    examples: int
+    length: int
+    steps: int = 1
+
+
+@dataclass(frozen=True)
+class SegmentSize:
+    """What a segment's state takes, wherever it is."""
+
+    name: str
+    num_parameters: int
+    trainable: int
+    weight_bytes: int
+    """In memory; on disk in the store's dtype."""
+    stored_weight_bytes: int
+    gradient_bytes: int
+    state_bytes: int
+    ring_bytes: dict[str, int]
+    borrowed_bytes: dict[int, int]
+    """Per owner: gradients of its weights that this segment uses."""
+
+    @property
+    def resident_bytes(self) -> int:
+        return self.weight_bytes + self.gradient_bytes + self.state_bytes
+
+    @property
+    def stored_bytes(self) -> int:
+        return self.stored_weight_bytes + self.state_bytes
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A way of training."""
+
+    placements: tuple[Placement, ...]
+    policies: tuple[Policy, ...]
+    microbatch_tokens: int
+    pool_bytes: int = 0
+    prefetch: int = 1
+    held_gradient_bytes: int = 0
+    spill_bytes: int = 0
+
+    @property
+    def streams(self) -> bool:
+        return "disk" in self.placements
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Bytes a step reads from disk and writes to it, by kind."""
+
+    read: dict[str, int]
+    written: dict[str, int]
+
+    @property
+    def read_bytes(self) -> int:
+        return sum(self.read.values())
+
+    @property
+    def written_bytes(self) -> int:
+        return sum(self.written.values())
+
+
+Footprints = Callable[[int, int], ModelFootprint]
+"""(examples in a microbatch, length) -> its footprint."""
+
+
+class Sizes:
+    """The sizes of a model's segments under a rule, and what follows from them for any choice."""
+
+    def __init__(
+        self,
+        segments: Sequence[Segment],
+        rule: Rule,
+        footprints: Footprints,
+        eager: bool = False,
+    ):
+        """eager: as `Store`'s, each segment is updated in backward."""
+        self.eager = eager
+        self.segments, self.rule, self.footprints = list(segments), rule, footprints
+        layouts = [layout_of(segment, ()) for segment in segments]
+        self.owner = {entry.name: i for i, layout in enumerate(layouts) for entry in layout.entries}
+        entries = {entry.name: entry for layout in layouts for entry in layout.entries}
+        self.sizes: list[SegmentSize] = []
+        with ThreadPoolExecutor(1) as threads:
+            for segment, layout in zip(segments, layouts, strict=True):
+                state = DiskSegment(layout, rule, Path("w"), Path("s"), Path("g"), threads, Traffic())
+                borrowed: dict[int, int] = {}
+                for name in segment.borrowed:
+                    if entries[name].trains:
+                        owner = self.owner[name]
+                        borrowed[owner] = borrowed.get(owner, 0) + 4 * entries[name].size + 4096
+                self.sizes.append(
+                    SegmentSize(
+                        name=segment.name,
+                        num_parameters=layout.size,
+                        trainable=layout.trainable_size,
+                        weight_bytes=4 * layout.size,
+                        stored_weight_bytes=state.weight_bytes,
+                        gradient_bytes=4 * layout.trainable_size,
+                        state_bytes=sum(role.num_bytes for role in state.roles),
+                        ring_bytes=state.ring_bytes(),
+                        borrowed_bytes=borrowed,
+                    )
+                )
+
+    def needs(self, placements: Sequence[Placement]) -> list[tuple[int, ...]]:
+        """Per segment the disk segments whose weights it uses, as `Streaming.needs`."""
+        names = [[*segment.parameters, *segment.borrowed] for segment in self.segments]
+        return [tuple(sorted({self.owner[n] for n in each if placements[self.owner[n]] == "disk"})) for each in names]
+
+    def pieces(self, work: Work, microbatch_tokens: int) -> list[tuple[ModelFootprint, int, int]]:
+        """(footprint, its examples, how many of them) of a batch's microbatches."""
+        examples = min(max(1, microbatch_tokens // work.length), work.examples)
+        pieces = [(self.footprints(examples, work.length), examples, work.examples // examples)]
+        if rest := work.examples % examples:
+            pieces.append((self.footprints(rest, work.length), rest, 1))
+        return pieces
+
+    # ---- memory
+
+    def pool_bytes(self, placements: Sequence[Placement], work: Work, prefetch: int) -> int:
+        """Room for the weights of 1 + prefetch fetches in a row, whichever they are."""
+        needs = self.needs(placements)
+        footprint = self.pieces(work, work.length)[0][0]
+        order = [visit.segment for visit in footprint.visits if needs[visit.segment]]
+        room = [sum(pages(self.sizes[owner].weight_bytes) for owner in needs[i]) for i in [*order, *reversed(order)]]
+        room += room[:prefetch]
+        return max((sum(room[k : k + 1 + prefetch]) for k in range(max(len(room) - prefetch, 1))), default=0)
+
+    def spill_bytes(self, choice: Choice, work: Work) -> int:
+        records = [
+            pages(visit.spilled_bytes)
+            for footprint, _, _ in self.pieces(work, choice.microbatch_tokens)
+            for visit in footprint.visits
+            if choice.policies[visit.segment] == "spill"
+        ]
+        return SPILL_RECORDS * max(records, default=0)
+
+    def memory(self, choice: Choice, work: Work) -> dict[str, int]:
+        """Most bytes at one time, by kind."""
+        on_device = [size for size, place in zip(self.sizes, choice.placements, strict=True) if place == "device"]
+        on_disk = [i for i, place in enumerate(choice.placements) if place == "disk"]
+        need = {
+            "weights": sum(size.weight_bytes for size in on_device),
+            "gradients": sum(size.gradient_bytes for size in on_device)
+            + sum(sum(size.borrowed_bytes.values()) for size in self.sizes),
+            "state": sum(size.state_bytes for size in on_device),
+        }
+        flush_bytes = 0
+        if on_disk:
+            ring: dict[str, int] = {}
+            for i in on_disk:
+                for name, size in self.sizes[i].ring_bytes.items():
+                    ring[name] = max(ring.get(name, 0), pages(size))
+            largest = max(self.sizes[i].gradient_bytes for i in on_disk)
+            need["weights in flight"] = choice.pool_bytes
+            need["gradients in flight"] = choice.held_gradient_bytes + RESIDENT_GRADIENTS * (largest + 4096)
+            depth = 1 if self.rule.needs_whole_parameter else DEPTH
+            staging_bytes = STAGING_BYTES if any(s.stored_weight_bytes < s.weight_bytes for s in self.sizes) else 0
+            need["state in flight"] = depth * sum(ring.values()) + staging_bytes
+            flush_bytes = max(self.sizes[i].weight_bytes for i in on_disk) + 4096
+        if choice.spill_bytes:
+            need["activations in flight"] = 2 * choice.spill_bytes  # a record, and what it is copied from
+        need["activations"], need["temporaries"] = self._activations(choice, work)
+        need["temporaries"] = max(need["temporaries"], flush_bytes - need["activations"])
+        return {kind: size for kind, size in need.items() if size}
+
+    def _activations(self, choice: Choice, work: Work) -> tuple[int, int]:
+        """Bytes that stay from forward to backward, and most bytes beyond that."""
+        stay = stream = 0
+        temporary = 0
+        for footprint, _, count in self.pieces(work, choice.microbatch_tokens):
+            count = count if choice.streams else 1  # or else microbatches go through the model one by one
+            kept = footprint.between_saved_bytes
+            kept += sum(_kept_bytes(visit, choice.policies[visit.segment]) for visit in footprint.visits)
+            moving = max((v.input_bytes + v.output_bytes for v in footprint.visits), default=0)
+            stay, stream = (stay + count * kept, stream + count * moving) if choice.streams else (max(stay, kept), 0)
+            most = max((_most_bytes(v, choice.policies[v.segment]) for v in footprint.visits), default=0)
+            temporary = max(temporary, most, footprint.between_peak_bytes)
+        return stay, stream + temporary
+
+    def activation_bytes(self, choice: Choice, work: Work, i: int) -> int:
+        """What stays of segment i's forward until its backward."""
+        total = 0
+        for footprint, _, count in self.pieces(work, choice.microbatch_tokens):
+            kept = sum(_kept_bytes(v, choice.policies[i]) for v in footprint.visits if v.segment == i)
+            total = total + count * kept if choice.streams else max(total, kept)
+        return total
+
+    # ---- disk
+
+    def disk_bytes(self, choice: Choice, work: Work, snapshots: int) -> dict[str, int]:
+        """Most bytes on disk at one time, with that many checkpoints kept (one more exists while it takes over)."""
+        live = sum(s.stored_bytes for s, place in zip(self.sizes, choice.placements, strict=True) if place == "disk")
+        everything = sum(size.stored_bytes for size in self.sizes)
+        moved = self.moved(choice, work)
+        files = {
+            "live state": live,
+            "checkpoints": everything * (snapshots + 1) - live if snapshots else 0,  # the newest is linked with live
+            "gradients": moved.written.get("gradient", 0),
+            "activations": moved.written.get("activation", 0),
+        }
+        return {kind: size for kind, size in files.items() if size}
+
+    # ---- traffic
+
+    def moved(self, choice: Choice, work: Work) -> Moved:
+        """Bytes a step moves, from the second on: the first has no update to do."""
+        read: dict[str, int] = {}
+        written: dict[str, int] = {}
+
+        def add(counts: dict[str, int], kind: str, size: int) -> None:
+            if size:
+                counts[kind] = counts.get(kind, 0) + size
+
+        needs = self.needs(choice.placements)
+        pieces = self.pieces(work, choice.microbatch_tokens)
+        visits = [v for v in pieces[0][0].visits if needs[v.segment]]
+        spilled = self.spilled_gradients(choice, visits, needs)
+        for visit in visits:
+            fetches = 1 if choice.policies[visit.segment] == "at_once" else 2
+            for owner in needs[visit.segment]:
+                add(read, "weight", fetches * self.sizes[owner].stored_weight_bytes)
+        for owner in {owner for visit in visits for owner in needs[visit.segment] if self.sizes[owner].trainable}:
+            size = self.sizes[owner]
+            add(read, "state", size.state_bytes)
+            add(written, "weight", size.stored_weight_bytes)
+            add(written, "state", size.state_bytes)
+            if owner in spilled:
+                add(read, "gradient", size.gradient_bytes)
+                add(written, "gradient", size.gradient_bytes)
+        for footprint, _, count in pieces:
+            for visit in footprint.visits:
+                if choice.policies[visit.segment] == "spill":
+                    add(read, "activation", count * visit.spilled_bytes)
+                    add(written, "activation", count * visit.spilled_bytes)
+        return Moved(read, written)
+
+    def spilled_gradients(self, choice: Choice, visits: Sequence[Footprint], needs: list[tuple[int, ...]]) -> set[int]:
+        """Owners whose gradients do not fit what may be held, when they come in the order in which they are finished."""
+        if self.eager:
+            return set()
+        left: dict[int, int] = {}
+        spilled: set[int] = set()
+        held_bytes = 0
+
+        def finish(owner: int) -> None:
+            nonlocal held_bytes
+            size = max(pages(self.sizes[owner].gradient_bytes), 1)
+            if self.sizes[owner].trainable:
+                if held_bytes + size <= choice.held_gradient_bytes:
+                    held_bytes += size
+                else:
+                    spilled.add(owner)
+
+        def leave(visit: Footprint) -> None:
+            for owner in needs[visit.segment]:
+                left[owner] -= 1
+                if not left[owner]:
+                    finish(owner)
+
+        for visit in visits:
+            for owner in needs[visit.segment]:
+                left[owner] = left.get(owner, 0) + 1
+            if choice.policies[visit.segment] == "at_once":
+                leave(visit)
+        for visit in reversed(visits):
+            if choice.policies[visit.segment] != "at_once":
+                leave(visit)
+        return spilled
+
+    def flops(self, choice: Choice, work: Work) -> float:
+        """Floating-point operations of a step, recomputation included."""
+        total = 0.0
+        for footprint, _, count in self.pieces(work, choice.microbatch_tokens):
+            total += count * footprint.between_flops
+            for visit in footprint.visits:
+                forwards = 2 if choice.policies[visit.segment] == "recompute" else 1
+                total += count * (forwards * visit.forward_flops + visit.backward_flops)
+        return total
+
+
+def with_pools(sizes: Sizes, choice: Choice, works: Sequence[Work], prefetch: int) -> Choice:
+    """The choice with room for what it moves, at the least."""
+    return replace(
+        choice,
+        prefetch=max(prefetch, 1),
+        pool_bytes=max(sizes.pool_bytes(choice.placements, work, prefetch) for work in works) if choice.streams else 0,
+        spill_bytes=max(sizes.spill_bytes(choice, work) for work in works),
+    )
+
+
+def _kept_bytes(visit: Footprint, policy: Policy) -> int:
+    if policy == "keep":
+        return visit.saved_bytes
+    if policy == "spill":
+        return visit.saved_bytes - visit.spilled_original_bytes
+    return visit.input_bytes if policy == "recompute" else 2 * visit.input_bytes  # at_once: input and its gradient
+
+
+def _most_bytes(visit: Footprint, policy: Policy) -> int:
+    if policy == "keep":
+        return max(visit.forward_bytes - max(visit.saved_bytes - visit.input_bytes, 0), visit.backward_bytes)
+    if policy == "spill":
+        return max(visit.forward_bytes, visit.backward_bytes)
+    return max(visit.plain_bytes, visit.whole_bytes)
