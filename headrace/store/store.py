@@ -4,14 +4,16 @@ Enters: gradients, segment by segment. Leaves: the exact global norm, and update
 device, on the next fetch where it is on disk.
 """
 
+import fcntl
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 import torch
 from torch import Tensor
 
+from headrace.errors import UserError
 from headrace.models.blank import placeholder
 from headrace.models.segments import Segment
 from headrace.optim import join_norms, tensor_norms
@@ -80,9 +82,13 @@ class Store:
                 )
             )
         on_disk = [state for state in self.states if isinstance(state, DiskSegment)]
+        self._lock = None
         if on_disk:
             assert folder is not None
             (folder / "scratch").mkdir(exist_ok=True)
+            self._lock = _lock(folder)
+            for left_over in [*(folder / "live").rglob("*.new"), *(folder / "scratch").iterdir()]:
+                left_over.unlink()
         need: dict[str, int] = {}
         for state in on_disk:
             for name, size in state.ring_bytes().items():
@@ -294,6 +300,21 @@ class Store:
     def close(self) -> None:
         self.gradient_pool.close()
         self.threads.shutdown(wait=True, cancel_futures=True)
+        if self._lock is not None:
+            self._lock.close()
+
+
+def _lock(folder: Path) -> IO[str]:
+    """Hold the folder for this process; raises UserError when another one does."""
+    file = (folder / "lock").open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise UserError(
+            f"{folder}: another process keeps its state here; wait for it, or choose another store"
+        ) from None
+    return file
 
 
 def _norms(layout: Layout, gradient: Tensor) -> dict[str, Tensor]:

@@ -27,12 +27,14 @@ class Fetcher:
         self.thread = ThreadPoolExecutor(1, "headrace-fetch", initializer=torch.set_num_threads, initargs=(1,))
         self.expected: deque[int] = deque()
         self.ahead: deque[tuple[int, Future[dict[int, tuple[Tensor, Tensor]]]]] = deque()
+        self.again: list[int] = []
         self.waited_s = 0.0
 
-    def expect(self, order: Sequence[int]) -> None:
-        """What will be fetched next; starts on it."""
+    def expect(self, order: Sequence[int], again: bool = False) -> None:
+        """What will be fetched next; starts on it. again: over and over, until `rest`."""
         self._discard()
-        self.expected = deque(i for i in order if self.needs[i])
+        chosen = [i for i in order if self.needs[i]]
+        self.expected, self.again = deque(chosen), chosen if again else []
         self._go_ahead()
 
     def fetch(self, i: int) -> dict[int, tuple[Tensor, Tensor]]:
@@ -57,6 +59,7 @@ class Fetcher:
     def rest(self) -> None:
         """Stop fetching ahead, so that nobody else touches the store."""
         self.expected.clear()
+        self.again = []
         self._discard()
 
     def close(self) -> None:
@@ -74,6 +77,8 @@ class Fetcher:
         return slabs
 
     def _go_ahead(self) -> None:
+        if not self.expected:
+            self.expected.extend(self.again)
         while self.expected and len(self.ahead) < self.depth:
             i = self.expected.popleft()
             self.ahead.append((i, self.thread.submit(self._load, i)))

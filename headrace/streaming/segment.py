@@ -7,8 +7,8 @@ What backward needs is kept by one of the policies of `headrace.streaming.activa
 segment, microbatch), so its numbers do not depend on the order or place in which segments run.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -98,7 +98,9 @@ class Streaming:
         self.training = True
         self.loss_gradient = 1.0
         self.history: list[int] = []
-        self.order: list[int] = []
+        # A first guess; then what the step before visited.
+        self.order: list[int] = [*range(len(segments))]
+        self.order += [i for i in reversed(self.order) if self.policies[i] != "at_once"]
         self.backward_visits: dict[int, int] = {}
 
     @property
@@ -118,6 +120,16 @@ class Streaming:
         """After the last backward of a step: what was visited is what the next step is expected to visit."""
         self.order = self.history
         self.saved.clear()
+        self.fetcher.rest()
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Around forward passes without gradients: fetches ahead in forward order, again and again."""
+        self.fetcher.expect(list(dict.fromkeys(self.order)), again=True)
+        try:
+            yield
+        finally:
+            self.fetcher.rest()
 
     def close(self) -> None:
         self.fetcher.close()
