@@ -162,6 +162,7 @@ class Ours:
         trainable = self.trainable
         train_step(
             batch,
+            trainable.task,
             trainable.model,
             trainable.store,
             trainable.streaming,

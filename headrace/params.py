@@ -232,7 +232,7 @@ class TaskParams(_Section):
     kind: Literal["masked_lm", "causal_lm"] = "masked_lm"
     """masked_lm: BERT pretraining, with next-sentence prediction when examples are sentence pairs; causal_lm: GPT
     pretraining, every token from those before it."""
-    examples: Literal["sentence_pairs", "documents", "sentences", "windows"] | None = None
+    examples: Literal["sentence_pairs", "documents", "sentences", "windows"] = "sentence_pairs"
     """For masked_lm, sentence_pairs (its default): BERT's A/B pairs with next-sentence prediction; documents: consecutive
     sentences of one document up to the sequence length; sentences: each sentence alone. For causal_lm, windows (its
     default): documents in random order, one after the other, cut every sequence_length tokens."""

@@ -4,6 +4,7 @@ import copy
 from pathlib import Path
 
 import pytest
+import yaml
 
 from headrace.errors import UserError
 from headrace.params import dump_params, load_params, validate_params
@@ -136,6 +137,38 @@ WRONG = [
 @pytest.mark.parametrize("path, value, expected", WRONG, ids=[f"{path}={value!r}"[:60] for path, value, _ in WRONG])
 def test_a_mistake_is_one_line_that_says_what_is_allowed(path, value, expected):
     assert message(changed(path, value)) == expected
+
+
+@pytest.mark.parametrize(
+    "path, value",
+    [
+        ("training.phases.0.packing", True),
+        ("training.phases.0.buckets", [64]),
+        ("training.phases.0.max_predictions", 3),
+        ("evaluation.fill", ["a [MASK]"]),
+        ("task.whole_words", True),
+        ("task.short_example_rate", 0.2),
+    ],
+)
+def test_keys_that_causal_lm_cannot_honour_are_refused(path, value):
+    tree = changed(path, value)
+    tree.setdefault("task", {})["kind"] = "causal_lm"
+    tree["model"] = {"preset": "gpt2"}
+    assert message(tree) == f"{path} = {value!r} has no meaning for task.kind = 'causal_lm'; leave it out"
+
+
+def test_defaults_depend_on_the_preset_and_survive_a_round_trip():
+    tree = changed("task", {"kind": "causal_lm"})
+    for model, positions, dropout in (
+        ({"preset": "gpt2"}, 1024, 0.1),
+        ({"preset": "gpt3-xl"}, 2048, 0.0),
+        ({"preset": "gpt-neox-20b", "max_position_embeddings": 512}, 512, 0.0),
+        ({"config": {"model_type": "llama", "rope_theta": 1e4}}, None, None),
+    ):
+        params = validate_params({**tree, "model": model})
+        assert (params.model.max_position_embeddings, params.model.hidden_dropout) == (positions, dropout)
+        assert params.task.examples == "windows"
+        assert validate_params(yaml.safe_load(dump_params(params))) == params
 
 
 def test_every_mistake_is_told_at_once_one_a_line():

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import BertForPreTraining
+from transformers import BertForPreTraining, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from headrace.cli.prepare_stage import open_run
@@ -17,18 +17,21 @@ from headrace.planning.device import choose_precision
 from headrace.progress import say
 from headrace.report.page import write_report
 from headrace.run_folder import RunFolder
+from headrace.tasks import task_of
 from headrace.text.prepare import prepare
 from headrace.text.tokens import TokenFolder, open_tokens, write_atomically
 from headrace.text.vocabulary import Vocabulary, open_vocabulary
 from headrace.training.checkpoint import list_checkpoints, read_manifest, recover
 from headrace.training.loop import train
 from headrace.training.records import read_records, record_evaluation
+from headrace.training.setup import check_model
 
 HELD_OUT_SAMPLES = 8
 
 
 def train_stage(params: Params) -> None:
     """Train from where the run stands; tokens must be there."""
+    check_model(params)
     run = open_run(params)
     vocabulary, tokens = _prepared(run)
     recover(run)
@@ -63,7 +66,7 @@ def evaluate_stage(params: Params, all_checkpoints: bool = False) -> list[dict[s
     records = []
     for checkpoint in checkpoints if all_checkpoints else checkpoints[-1:]:
         state = read_manifest(checkpoint)["state"]
-        model = load_model(checkpoint, precision.device)
+        model = load_model(params, checkpoint, precision.device)
         figures = evaluate(params, model, tokens, vocabulary, precision, sequence_length=length)
         if figures:
             records.append({"step": state["step"], "phase": state["phase"], **figures})
@@ -73,14 +76,15 @@ def evaluate_stage(params: Params, all_checkpoints: bool = False) -> list[dict[s
     return records
 
 
-def load_model(checkpoint: Path, device: torch.device) -> BertForPreTraining:
+def load_model(params: Params, checkpoint: Path, device: torch.device) -> PreTrainedModel:
     """A checkpoint as any transformers program would load it."""
     transformers_logging.disable_progress_bar()
-    return BertForPreTraining.from_pretrained(checkpoint).to(device)  # pyright: ignore[reportArgumentType]
+    return task_of(params).load_model(str(checkpoint)).to(device)  # pyright: ignore[reportArgumentType]
 
 
 def run_stages(params: Params) -> None:
     """Everything that is not done yet, then the summary and the report."""
+    check_model(params)
     run = open_run(params)
     vocabulary, tokens = prepare(params, run)
     recover(run)
@@ -97,7 +101,10 @@ def run_stages(params: Params) -> None:
 
 def sample_predictions(params: Params, run: RunFolder, tokens: TokenFolder, vocabulary: Vocabulary) -> list[Filled]:
     """The model's guesses for the user's sentences and some held-out ones; also written to samples.json."""
-    model = load_model(run.model.resolve(), torch.device("cpu"))
+    if params.task.kind != "masked_lm":
+        return []
+    model = load_model(params, run.model.resolve(), torch.device("cpu"))
+    assert isinstance(model, BertForPreTraining)
     samples = fill_blanks(model, vocabulary, params.evaluation.fill)
     samples += fill_held_out(model, vocabulary, tokens, HELD_OUT_SAMPLES, params.evaluation.mask_seed)
     data = json.dumps([sample.record() for sample in samples], ensure_ascii=False, indent=1)
@@ -111,11 +118,17 @@ def summary(params: Params, run: RunFolder, tokens: TokenFolder, samples: list[F
     evaluations = read_records(run.evaluations)
     if evaluations:
         last = evaluations[-1]
-        lines.append(
-            f"Masked-LM accuracy {last['eval/accuracy_masked_lm']:.3f}, perplexity {last['eval/mlm_perplexity']:.1f} "
-            f"(n = {last['n_predicted_tokens']:,} hidden tokens in {last['n_examples']:,} held-out examples)"
-        )
-        if last["eval/accuracy_cls"] is not None:
+        if params.task.kind == "masked_lm":
+            lines.append(
+                f"Masked-LM accuracy {last['eval/accuracy_masked_lm']:.3f}, perplexity {last['eval/mlm_perplexity']:.1f} "
+                f"(n = {last['n_predicted_tokens']:,} hidden tokens in {last['n_examples']:,} held-out examples)"
+            )
+        else:
+            lines.append(
+                f"Next-token accuracy {last['eval/accuracy']:.3f}, perplexity {last['eval/perplexity']:.1f} "
+                f"(n = {last['n_predicted_tokens']:,} tokens in {last['n_examples']:,} held-out windows)"
+            )
+        if last.get("eval/accuracy_cls") is not None:
             lines.append(
                 f"Next-sentence accuracy {last['eval/accuracy_cls']:.3f} "
                 f"(n = {last['n_pairs']:,} pairs; always giving the commoner answer would reach "

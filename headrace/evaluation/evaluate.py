@@ -1,29 +1,37 @@
-"""Evaluation of a masked language model on held-out documents, by pooled definitions.
+"""Evaluation of a language model on held-out documents, by pooled definitions.
 
+masked_lm
     eval/accuracy_masked_lm   correct predicted tokens / predicted tokens, over the whole set
     eval/mlm_perplexity       exp(summed negative log-likelihood / predicted tokens); capped at e^100
     eval/accuracy_cls         correct next-sentence decisions / pairs
     eval/loss                 mean over predicted tokens + mean over pairs
+causal_lm
+    eval/accuracy             tokens that are the model's first guess / tokens, ends of documents included
+    eval/perplexity           exp(summed negative log-likelihood / tokens); capped at e^100
+    eval/loss                 the mean itself, in nats
 
 Examples and masks are fixed by evaluation.mask_seed, so that figures of different checkpoints compare. Perplexities of
 different vocabularies do not compare.
 """
 
-import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
 import torch
-from transformers import BertForPreTraining
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from headrace.params import Params
 from headrace.planning.device import Precision, microbatch_tokens
 from headrace.progress import progress, say
-from headrace.tasks import masked_lm
-from headrace.text.batches import Batch, make_batch
-from headrace.text.examples import IS_NEXT, every_example, hold_two_texts
+from headrace.streaming.segment import Streaming
+from headrace.tasks import task_of
+from headrace.tasks.masked_lm import call
+from headrace.text.batches import Batch
+from headrace.text.examples import every_example, hold_two_texts
 from headrace.text.tokens import TokenFolder
 from headrace.text.vocabulary import Vocabulary
 
@@ -33,50 +41,68 @@ BATCH_EXAMPLES = 256
 @torch.no_grad()
 def evaluate(
     params: Params,
-    model: BertForPreTraining,
+    model: PreTrainedModel,
     tokens: TokenFolder,
     vocabulary: Vocabulary,
     precision: Precision,
     *,
     sequence_length: int,
+    streaming: Streaming | None = None,
 ) -> dict[str, Any]:
-    """The figures above, with how many examples, tokens and pairs they rest on; empty when nothing is held out."""
+    """The figures above, with how many examples, tokens and pairs they rest on; empty when nothing is held out.
+
+    streaming: of a model whose segments are fetched; None: all of it is at hand.
+    """
     if not _enough_held_out(params, tokens):
         return {}
     model.eval()
-    nll = pair_nll = 0.0
-    correct = num_targets = pair_correct = num_pairs = num_next = num_examples = 0
+    task = task_of(params)
+    num_targets = num_pairs = num_examples = 0
+    sums = torch.zeros((), dtype=torch.float64)
     started_s = time.perf_counter()
-    with progress("Evaluating", params.evaluation.examples, "examples") as meter:
+    with progress("Evaluating", params.evaluation.examples, "examples") as meter, _passes(streaming) as run:
         for batch in _batches(params, model, tokens, vocabulary, precision, sequence_length):
-            for microbatch in batch.microbatches:
-                with precision.autocast():
-                    outputs = masked_lm.forward(model, microbatch, precision.device)
-                sums = masked_lm.sums(outputs)
-                nll += sums.masked_nll.item()
-                pair_nll += sums.pair_nll.item()
-                correct += int((outputs.masked_logits.argmax(-1) == outputs.target_ids).sum())
-                if outputs.pair_logits is not None:
-                    pair_correct += int((outputs.pair_logits.argmax(-1) == outputs.pair_labels).sum())
-                    num_next += int((outputs.pair_labels == IS_NEXT).sum())
+            for part in run(batch, lambda m, head: task.evaluation_sums(model, m, precision.device, head), precision):
+                sums = sums + part
             num_targets += batch.num_targets
             num_pairs += batch.num_pairs
             num_examples += batch.num_examples
             meter.advance(batch.num_examples)
     elapsed_s = time.perf_counter() - started_s
-    mean_nll, mean_pair_nll = nll / max(num_targets, 1), pair_nll / max(num_pairs, 1)
     return {
-        "eval/accuracy_masked_lm": correct / max(num_targets, 1),
-        "eval/mlm_perplexity": math.exp(min(mean_nll, 100.0)),
-        "eval/accuracy_cls": pair_correct / num_pairs if num_pairs else None,
-        "eval/loss": mean_nll + mean_pair_nll,
-        "n_examples": num_examples,
-        "n_predicted_tokens": num_targets,
-        "n_pairs": num_pairs,
-        "is_next_share": num_next / num_pairs if num_pairs else None,
+        **task.figures(sums.tolist(), num_examples, num_targets, num_pairs),
         "sequence_length": sequence_length,
         "samples_per_s": num_examples / elapsed_s,
     }
+
+
+@contextmanager
+def _passes(streaming: Streaming | None) -> Iterator[Callable[..., list[Tensor]]]:
+    """run(batch, function(microbatch, run_head), precision): results of all microbatches, without dropout."""
+
+    def run_plainly(batch: Batch, function: Callable[..., Tensor], precision: Precision) -> list[Tensor]:
+        with precision.autocast():
+            return [function(microbatch, call) for microbatch in batch.microbatches]
+
+    def run_streamed(batch: Batch, function: Callable[..., Tensor], precision: Precision) -> list[Tensor]:
+        assert streaming is not None
+        head = streaming.run_head
+        streaming.begin(0)
+        found: list[Tensor] = []
+        for group in streaming.groups(batch.microbatches):
+            with precision.autocast():
+                found += streaming.in_lanes(lambda microbatch: function(microbatch, head), group)
+        streaming.end()
+        return found
+
+    if streaming is None:
+        yield run_plainly
+        return
+    training_order, streaming.order, streaming.training = streaming.order, [], False
+    try:
+        yield run_streamed
+    finally:
+        streaming.order, streaming.training = training_order, True
 
 
 def describe(figures: dict[str, Any]) -> str:
@@ -103,18 +129,17 @@ def _enough_held_out(params: Params, tokens: TokenFolder) -> bool:
 
 def _batches(
     params: Params,
-    model: BertForPreTraining,
+    model: PreTrainedModel,
     tokens: TokenFolder,
     vocabulary: Vocabulary,
     precision: Precision,
     sequence_length: int,
 ) -> Iterator[Batch]:
     shards = tokens.shards("held_out")
-    rule = masked_lm.example_rule(params, sequence_length, "evaluation", params.evaluation.mask_seed)
-    layout = masked_lm.batch_rule(
-        params, vocabulary, sequence_length, microbatch_tokens(params, model.config, precision)
-    )
+    task = task_of(params)
+    rule = task.example_rule(params, sequence_length, "evaluation", params.evaluation.mask_seed)
+    layout = task.batch_rule(params, vocabulary, sequence_length, microbatch_tokens(params, model.config, precision))
     examples = islice(every_example(shards, rule), params.evaluation.examples)
     while chosen := list(islice(examples, BATCH_EXAMPLES)):
         spans, keys = zip(*chosen, strict=True)
-        yield make_batch(shards, spans, keys, layout)
+        yield layout.batch(shards, spans, keys)

@@ -1,6 +1,30 @@
 """Floating-point operations of a training step, counted from the shapes that are really computed."""
 
-from transformers import BertConfig
+from transformers import BertConfig, PretrainedConfig
+
+from headrace.text.batches import Batch
+
+
+def training_flops(task: str, config: PretrainedConfig, block_weights: int, batch: Batch) -> float:
+    """Of one optimizer step on the batch. block_weights: weights of the matrices inside the model's blocks."""
+    if task == "masked_lm":
+        assert isinstance(config, BertConfig)
+        return bert_training_flops(
+            config, batch.num_tokens, batch.sum_squared_lengths, batch.num_targets, batch.num_pairs
+        )
+    return causal_training_flops(config, block_weights, batch.num_tokens, batch.sum_squared_lengths, batch.num_targets)
+
+
+def causal_training_flops(
+    config: PretrainedConfig, block_weights: int, num_tokens: int, sum_squared_lengths: int, num_targets: int
+) -> float:
+    """Forward and backward of a decoder with its head on predicting positions. Attention is half of BERT's: no position
+    sees those after it. A head's second forward (`headrace.tasks.causal_lm`) is not counted as work."""
+    return (
+        6.0 * block_weights * num_tokens
+        + 6.0 * config.num_hidden_layers * config.hidden_size * sum_squared_lengths
+        + 6.0 * config.hidden_size * config.vocab_size * num_targets
+    )
 
 
 def bert_training_flops(

@@ -102,7 +102,7 @@ def _describe_params(params: Params) -> str:
         f"{phase.steps:,} steps at length {phase.sequence_length}" for phase in params.training.phases
     )
     task = f"{params.task.kind} over {params.task.examples}"
-    return f"params: {params.model.preset}, {task}: {phases}; seed {params.run.seed}"
+    return f"params: {params.model.name}, {task}: {phases}; seed {params.run.seed}"
 
 
 def _vocabulary_size(tokens: Path) -> str:
@@ -163,6 +163,8 @@ def _describe_evaluation(record: dict[str, Any]) -> str:
     names = {
         "eval/accuracy_masked_lm": "masked-LM accuracy {:.4f}",
         "eval/mlm_perplexity": "perplexity {:.2f}",
+        "eval/accuracy": "next-token accuracy {:.4f}",
+        "eval/perplexity": "perplexity {:.2f}",
         "eval/accuracy_cls": "next-sentence accuracy {:.4f}",
         "n_predicted_tokens": "n = {:,} tokens",
     }

@@ -25,6 +25,11 @@ from headrace.training.records import read_records
 
 Records = list[dict[str, Any]]
 
+_EXAMPLES = {
+    "sentence_pairs": "two sentences or passages, next-sentence prediction",
+    "windows": "documents one after the other, cut at the sequence length",
+}
+
 
 def write_report(params: Params, run: RunFolder, input_report: dict[str, Any]) -> None:
     """Write run.report from what the run folder holds now. input_report: the report in the tokens' manifest."""
@@ -81,14 +86,20 @@ def _headline(metrics: Records, evaluations: Records, report: dict[str, Any]) ->
                 "Masked-LM accuracy", f"{accuracy:.1%}", f"of hidden tokens the model's first guess is right. {n}", True
             )
         )
-    if (perplexity := _number(last, "eval/mlm_perplexity")) is not None:
+    if (accuracy := _number(last, "eval/accuracy")) is not None:
+        n = f"n = {last.get('n_predicted_tokens', 0):,}, in {last.get('n_examples', 0):,} held-out windows"
+        note = f"of tokens the model's first guess is right, from the tokens before. {n}"
+        cards.append(_card("Next-token accuracy", f"{accuracy:.1%}", note, True))
+    perplexity = _number(last, "eval/mlm_perplexity")
+    if (perplexity := perplexity if perplexity is not None else _number(last, "eval/perplexity")) is not None:
         size = report.get("vocabulary", {}).get("size")
+        which = "a hidden" if "eval/mlm_perplexity" in last else "the next"
         blind = f"; knowing nothing is {size:,}" if size else ""
         cards.append(
             _card(
                 "Perplexity",
                 _figure(perplexity),
-                f"choices it is torn between at a hidden token; 1 is certain{blind}",
+                f"choices it is torn between at {which} token; 1 is certain{blind}",
                 True,
             )
         )
@@ -103,9 +114,7 @@ def _headline(metrics: Records, evaluations: Records, report: dict[str, Any]) ->
             )
         )
     if not evaluations:
-        cards.append(
-            _card("Masked-LM accuracy", "–", "not evaluated: no document is held out, or training has not got there")
-        )
+        cards.append(_card("Accuracy", "–", "not evaluated: no document is held out, or training has not got there"))
     if (unknown := _number(report, "unknown_token_rate")) is not None:
         cards.append(_card("Unknown tokens", f"{unknown:.2%}", "of the text the vocabulary has no token for"))
     if speeds := [y for _, y in _points(metrics, "tokens_per_s")]:
@@ -147,7 +156,10 @@ def _what(params: Params, run: RunFolder, metrics: Records, report: dict[str, An
     config = _read_dict(run.model / "config.json")
     parameters = count_parameters(run.model)
     model = [
-        ("Kind", f"{config.get('model_type', 'bert').upper()}, preset {params.model.preset}"),
+        (
+            "Kind",
+            f"{config.get('model_type', 'bert').upper()}, {'preset ' if params.model.preset else ''}{params.model.name}",
+        ),
         ("Parameters", f"{parameters:,}" if parameters else "no checkpoint yet"),
         ("Layers × width", _join(config, " × ", "num_hidden_layers", "hidden_size")),
         ("Attention heads", _join(config, "", "num_attention_heads")),
@@ -165,12 +177,12 @@ def _what(params: Params, run: RunFolder, metrics: Records, report: dict[str, An
         ("Language", f"{text.language}; Unicode {text.unicode}{', lower-cased' if text.lowercase else ''}"),
         ("Trains on", f"{train.get('documents', 0):,} documents, {train.get('tokens', 0):,} tokens"),
         ("Evaluated on", f"{held_out.get('documents', 0):,} held-out documents, {held_out.get('tokens', 0):,} tokens"),
-        (
-            "An example",
-            {"sentence_pairs": "two sentences or passages, next-sentence prediction"}.get(task.examples, task.examples),
-        ),
+        ("An example", _EXAMPLES.get(task.examples, task.examples)),
         ("Hidden", f"{task.mask_rate:.0%} of tokens{', whole words' if task.whole_words else ''}"),
     ]
+    if task.kind == "causal_lm":
+        seen = "of its document alone" if task.isolate_documents else "in the window"
+        data[-1] = ("Predicted", f"every token from those before it {seen}")
     rows = []
     for i, phase in enumerate(params.training.phases):
         here = [record for record in metrics if record.get("phase") == i]
@@ -226,20 +238,24 @@ def _curves(params: Params, metrics: Records, evaluations: Records) -> str:
         chart(
             "Training loss",
             "In nats, lower is better. Faint: each record; strong: running mean.",
-            {"masked_lm_loss": "masked LM", "next_sentence_loss": "next sentence"},
+            {"masked_lm_loss": "masked LM", "next_sentence_loss": "next sentence", "next_token_loss": "next token"},
             smooth=True,
         ),
         chart(
             "Accuracy on held-out text",
-            "Share of hidden tokens (and of sentence pairs) told rightly.",
-            {"eval/accuracy_masked_lm": "masked LM", "eval/accuracy_cls": "next sentence"},
+            "Share of hidden or next tokens (and of sentence pairs) told rightly.",
+            {
+                "eval/accuracy_masked_lm": "masked LM",
+                "eval/accuracy_cls": "next sentence",
+                "eval/accuracy": "next token",
+            },
             evaluations,
             percent=True,
         ),
         chart(
             "Perplexity on held-out text",
             "Logarithmic scale, lower is better.",
-            {"eval/mlm_perplexity": "perplexity"},
+            {"eval/mlm_perplexity": "perplexity", "eval/perplexity": "perplexity"},
             evaluations,
             log=True,
         ),

@@ -5,19 +5,20 @@ Logits exist only for predicted positions: hidden states are gathered before the
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import BertForPreTraining
+from transformers import BertConfig, BertForPreTraining, PretrainedConfig
 
+from headrace.errors import UserError
 from headrace.models.build import model_config
 from headrace.params import Params, PhaseParams
-from headrace.text.batches import BatchRule, Microbatch
-from headrace.text.examples import ExampleRule
+from headrace.text.batches import Batch, BatchRule, Microbatch
+from headrace.text.examples import IS_NEXT, ExampleRule
 from headrace.text.masking import MaskRule
 from headrace.text.vocabulary import Vocabulary
 
@@ -80,11 +81,29 @@ def batch_rule(
     )
 
 
-def freeze_unused(model: BertForPreTraining, pairs: bool) -> None:
+def config(params: Params, vocabulary: Vocabulary | None) -> PretrainedConfig:
+    """The model's config; raises UserError when it is no BERT."""
+    made = model_config(params.model, *((vocabulary.size, vocabulary.pad_id) if vocabulary is not None else ()))
+    if not isinstance(made, BertConfig):
+        raise UserError(f"task.kind = 'masked_lm' does not fit model {params.model.name!r}; choose a bert")
+    made.architectures = ["BertForPreTraining"]
+    return made
+
+
+def new_model(config: PretrainedConfig) -> BertForPreTraining:
+    assert isinstance(config, BertConfig)
+    return BertForPreTraining(config)
+
+
+def load_model(folder: str) -> BertForPreTraining:
+    return BertForPreTraining.from_pretrained(folder)
+
+
+def freeze_unused(model: BertForPreTraining, params: Params) -> None:
     """Without pairs the pooler and the next-sentence head get no gradient, so they keep their initial weights."""
     assert model.bert.pooler is not None
     for module in (model.bert.pooler, model.cls.seq_relationship):
-        module.requires_grad_(pairs)
+        module.requires_grad_(params.task.examples == "sentence_pairs")
 
 
 def call(function: Callable[..., Any], *tensors: Tensor) -> Any:
@@ -107,8 +126,7 @@ def training_loss(
     model: BertForPreTraining,
     microbatch: Microbatch,
     device: torch.device,
-    num_targets: int,
-    num_pairs: int,
+    batch: Batch,
     run_head: Callable[..., Any] = call,
 ) -> tuple[Tensor, Tensor]:
     """This microbatch's share of the batch's loss, and its summed (masked, pair) losses (2,), detached."""
@@ -118,9 +136,46 @@ def training_loss(
         masked_logits, pair_logits = _logits(model, hidden, targets, firsts, len(labels))
         total = sums(Outputs(masked_logits, pair_logits, target_ids, labels))
         nlls = torch.stack([total.masked_nll.detach(), total.pair_nll.detach()])
-        return loss(total, num_targets, num_pairs), nlls
+        return loss(total, batch.num_targets, batch.num_pairs), nlls
 
     return run_head(head, hidden, targets, target_ids, firsts, labels)
+
+
+def losses(sums: Sequence[float], batch: Batch) -> dict[str, float | None]:
+    masked_nll, pair_nll = sums
+    return {
+        "masked_lm_loss": masked_nll / max(batch.num_targets, 1),
+        "next_sentence_loss": pair_nll / batch.num_pairs if batch.num_pairs else None,
+    }
+
+
+def evaluation_sums(
+    model: BertForPreTraining, microbatch: Microbatch, device: torch.device, run_head: Callable[..., Any] = call
+) -> Tensor:
+    """Summed masked and pair losses in nats, right first guesses of both, and pairs that really follow each other."""
+    outputs = forward(model, microbatch, device, run_head)
+    total = sums(outputs)
+    found = [total.masked_nll.item(), total.pair_nll.item()]
+    found.append(int((outputs.masked_logits.argmax(-1) == outputs.target_ids).sum()))
+    if outputs.pair_logits is not None:
+        found.append(int((outputs.pair_logits.argmax(-1) == outputs.pair_labels).sum()))
+        found.append(int((outputs.pair_labels == IS_NEXT).sum()))
+    return torch.tensor(found + [0] * (5 - len(found)), dtype=torch.float64)
+
+
+def figures(sums: Sequence[float], num_examples: int, num_targets: int, num_pairs: int) -> dict[str, float | None]:
+    nll, pair_nll, correct, pair_correct, num_next = sums
+    mean_nll, mean_pair_nll = nll / max(num_targets, 1), pair_nll / max(num_pairs, 1)
+    return {
+        "eval/accuracy_masked_lm": correct / max(num_targets, 1),
+        "eval/mlm_perplexity": math.exp(min(mean_nll, 100.0)),
+        "eval/accuracy_cls": pair_correct / num_pairs if num_pairs else None,
+        "eval/loss": mean_nll + mean_pair_nll,
+        "n_examples": num_examples,
+        "n_predicted_tokens": num_targets,
+        "n_pairs": num_pairs,
+        "is_next_share": num_next / num_pairs if num_pairs else None,
+    }
 
 
 def _encode(

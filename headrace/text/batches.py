@@ -8,6 +8,7 @@ The batch is what decides the numbers; rows, microbatches and padding only decid
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -80,6 +81,28 @@ class BatchRule:
     buckets: tuple[int, ...] | None
     hidden_size: int = 256  # of the model: tells what attention costs beside the rest
 
+    def batch(self, shards: Sequence[Shard], spans: Sequence[np.ndarray], keys: Sequence[int]) -> Batch:
+        return make_batch(shards, spans, keys, self)
+
+
+class RowRule(Protocol):
+    """What decides how many rows go through the model at once."""
+
+    @property
+    def sequence_length(self) -> int: ...
+    @property
+    def microbatch_tokens(self) -> int: ...
+    @property
+    def buckets(self) -> tuple[int, ...] | None: ...
+    @property
+    def hidden_size(self) -> int: ...
+
+
+class MakesBatches(RowRule, Protocol):
+    """A rule that makes an optimizer batch of example spans and their keys."""
+
+    def batch(self, shards: Sequence[Shard], spans: Sequence[np.ndarray], keys: Sequence[int]) -> Batch: ...
+
 
 def make_batch(shards: Sequence[Shard], spans: Sequence[np.ndarray], keys: Sequence[int], rule: BatchRule) -> Batch:
     """Build one optimizer batch. spans: E times (7,), see examples.Plan; keys: E example keys."""
@@ -137,7 +160,7 @@ def _lay_out(lengths: np.ndarray, packed: bool, rule: BatchRule) -> _Layout:
     return _Layout(rows, row_lengths, bounds, cost, packed)
 
 
-def split_rows(row_lengths: np.ndarray, rule: BatchRule) -> tuple[list[tuple[int, int]], float]:
+def split_rows(row_lengths: np.ndarray, rule: RowRule) -> tuple[list[tuple[int, int]], float]:
     """Cut rows sorted by length into microbatches: [start, stop) each, and what they cost in token slots.
 
     Least total cost, none above rule.microbatch_tokens (one row may be), found exactly by dynamic programming over the
@@ -215,7 +238,7 @@ def _microbatch(flat: _Flat, labels: np.ndarray, layout: _Layout, start: int, st
     )
 
 
-def _padded(longest: int, rule: BatchRule) -> int:
+def _padded(longest: int, rule: RowRule) -> int:
     if not rule.buckets:
         return longest
     return next((bucket for bucket in rule.buckets if bucket >= longest), rule.sequence_length)

@@ -15,9 +15,10 @@ import numpy as np
 
 from headrace.errors import UserError
 from headrace.text.random import generator, key
+from headrace.text.token_windows import TokenWindows, plan_token_windows
 from headrace.text.tokens import Shard
 
-ExampleKind = Literal["sentence_pairs", "documents", "sentences"]
+ExampleKind = Literal["sentence_pairs", "documents", "sentences", "windows"]
 IS_NEXT, IS_RANDOM, NO_LABEL = 0, 1, -1  # BertForPreTraining's next_sentence_label; NO_LABEL = no pair
 
 WINDOW_SENTENCES = 1_000_000  # planned at once: 28 MB of plan, about a second of work
@@ -57,9 +58,10 @@ class ExampleRule:
 
 @dataclass(frozen=True)
 class Plan:
-    """Where examples lie. spans: int32 (n, 7) = shard_a, start_a, stop_a, shard_b, start_b, stop_b, label."""
+    """Where examples lie. spans: int32 (n, 7) = shard_a, start_a, stop_a, shard_b, start_b, stop_b, label; for windows,
+    n arrays of pieces (`headrace.text.token_windows`)."""
 
-    spans: np.ndarray
+    spans: np.ndarray | TokenWindows
     dropped_tokens: Counter[str]  # reason -> tokens that no example of this plan holds
     used_tokens: int
 
@@ -112,10 +114,14 @@ def windows_of(shards: Sequence[Shard], rule: ExampleRule, epoch: int | None) ->
 
 
 def plan_window(shards: Sequence[Shard], window: Sequence[int], rule: ExampleRule, epoch: int, ordinal: int) -> Plan:
-    """Cut the documents of a window into examples, in document order."""
+    """Cut the documents of a window into examples, in document order (`windows`: in an order of the epoch)."""
     if rule.kind == "sentences":
         return _plan_sentences(shards, window, rule)
-    draws = _Draws(generator("plan", rule.seed, rule.phase, epoch, ordinal))
+    source = generator("plan", rule.seed, rule.phase, epoch, ordinal)
+    if rule.kind == "windows":
+        windows = plan_token_windows(shards, window, rule.sequence_length, source)
+        return Plan(windows, Counter(), windows.num_tokens)
+    draws = _Draws(source)
     if rule.kind == "documents":
         return _plan_documents(shards, window, rule, draws)
     return _plan_pairs(shards, window, rule, draws)
@@ -124,7 +130,7 @@ def plan_window(shards: Sequence[Shard], window: Sequence[int], rule: ExampleRul
 def examples_from(
     shards: Sequence[Shard], rule: ExampleRule, cursor: Cursor
 ) -> Iterator[tuple[np.ndarray, int, Cursor]]:
-    """Endless (span (7,), example key, cursor after it), starting at cursor."""
+    """Endless (span, example key, cursor after it), starting at cursor."""
     while True:
         windows = windows_of(shards, rule, cursor.epoch)
         while cursor.window < len(windows):
@@ -141,11 +147,12 @@ def examples_from(
 
 
 def every_example(shards: Sequence[Shard], rule: ExampleRule) -> Iterator[tuple[np.ndarray, int]]:
-    """Each example of one pass, in document order: (span (7,), example key). For evaluation."""
+    """Each example of one pass, in the order of the plan: (span, example key). For evaluation."""
     for ordinal, window in enumerate(windows_of(shards, rule, None)):
         window_key = key("example", rule.seed, rule.phase, 0, ordinal)
-        for offset, span in enumerate(plan_window(shards, window, rule, 0, ordinal).spans):
-            yield span, (window_key + offset) % 2**64
+        spans = plan_window(shards, window, rule, 0, ordinal).spans
+        for offset in range(len(spans)):
+            yield spans[offset], (window_key + offset) % 2**64
         for shard in window:
             shards[shard].close()
 
@@ -159,7 +166,8 @@ def account(shards: Sequence[Shard], rule: ExampleRule) -> dict[str, Any]:
         used += plan.used_tokens
         dropped.update(plan.dropped_tokens)
         num_examples += len(plan.spans)
-        num_random += int((plan.spans[:, 6] == IS_RANDOM).sum())
+        if isinstance(plan.spans, np.ndarray):
+            num_random += int((plan.spans[:, 6] == IS_RANDOM).sum())
         for shard in window:
             num_tokens += shards[shard].info.num_tokens
             shards[shard].close()

@@ -29,6 +29,8 @@ def make_vocabulary(params: Params, run: RunFolder, paths: list[Path], text_form
     }
     if wanted.load is None:
         settings["files"] = files_of(paths)
+    if causal := params.task.kind == "causal_lm":
+        settings["task"] = params.task.kind
     record = run.root / "vocabulary.json"
     if record.is_file():
         made_with = json.loads(record.read_text("utf-8"))["settings"]
@@ -46,6 +48,7 @@ def make_vocabulary(params: Params, run: RunFolder, paths: list[Path], text_form
             unicode=text.unicode if "unicode" in text.model_fields_set else None,  # else the tokenizer's own
             lowercase=text.lowercase,
             strip_accents=text.strip_accents,
+            causal=causal,
         )
         report: dict[str, Any] = {"loaded": str(wanted.load)}
     else:
@@ -67,6 +70,7 @@ def make_vocabulary(params: Params, run: RunFolder, paths: list[Path], text_form
             lowercase=text.lowercase,
             strip_accents=text.strip_accents,
             character_coverage=wanted.character_coverage,
+            causal=causal,
         )
         report = {
             "sampled_characters": sample.sampled_characters,

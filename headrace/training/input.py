@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from headrace.text.batches import Batch, BatchRule, make_batch
+from headrace.text.batches import Batch, MakesBatches
 from headrace.text.examples import Cursor, ExampleRule, examples_from
 from headrace.text.tokens import TokenFolder
 from headrace.text.workers import end_with_parent
@@ -25,7 +25,7 @@ from headrace.text.workers import end_with_parent
 class _BatchStream(IterableDataset):
     tokens: TokenFolder
     example_rule: ExampleRule
-    batch_rule: BatchRule
+    batch_rule: MakesBatches
     batch_size: int
     cursor: Cursor
     num_batches: int
@@ -39,7 +39,7 @@ class _BatchStream(IterableDataset):
             chosen = list(islice(examples, self.batch_size))
             if k % num_workers == worker:
                 spans, keys, cursors = zip(*chosen, strict=True)
-                yield make_batch(shards, spans, keys, self.batch_rule), cursors[-1]
+                yield self.batch_rule.batch(shards, spans, keys), cursors[-1]
 
 
 class TrainingInput:
@@ -49,7 +49,7 @@ class TrainingInput:
         self,
         tokens: TokenFolder,
         example_rule: ExampleRule,
-        batch_rule: BatchRule,
+        batch_rule: MakesBatches,
         *,
         batch_size: int,
         cursor: Cursor,

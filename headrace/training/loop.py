@@ -7,17 +7,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+
+import torch
 
 from headrace.evaluation.evaluate import describe, evaluate
 from headrace.optim import learning_rate
 from headrace.params import Params, PhaseParams
 from headrace.planning.device import Precision, choose_precision, microbatch_tokens
-from headrace.planning.flops import bert_training_flops
+from headrace.planning.flops import training_flops
 from headrace.planning.probe import measured_gemm_flops
 from headrace.progress import Meter, progress, say
 from headrace.run_folder import RunFolder
-from headrace.tasks import masked_lm
 from headrace.text.batches import Batch
 from headrace.text.examples import Cursor, ExampleRule, account, check_enough_documents
 from headrace.text.tokens import TokenFolder, write_atomically
@@ -97,7 +98,7 @@ class _Loop:
         for batch, cursor in batches:
             lr = self._learning_rate(phase)
             result = self._step(batch, cursor, lr)
-            since.add(batch, self.trainable.config)
+            since.add(batch, training_flops(self.params.task.kind, self.trainable.config, self._block_weights, batch))
             step, done = self.state.step, self.state.phase_step == phase.steps
             if step % training.log_every == 0 or done:
                 self._record(batch, result, lr, since, batches.waited_s)
@@ -114,7 +115,8 @@ class _Loop:
 
     def _batches(self, phase: PhaseParams) -> TrainingInput:
         """The rest of the phase's batches, from the cursor on."""
-        examples = masked_lm.example_rule(
+        task = self.trainable.task
+        examples = task.example_rule(
             self.params, phase.sequence_length, f"phase-{self.state.phase}", self.params.run.seed
         )
         if self.state.phase_step == 0:
@@ -123,7 +125,7 @@ class _Loop:
         return TrainingInput(
             self.tokens,
             examples,
-            masked_lm.batch_rule(self.params, self.vocabulary, phase.sequence_length, tokens_at_once, phase),
+            task.batch_rule(self.params, self.vocabulary, phase.sequence_length, tokens_at_once, phase),
             batch_size=phase.batch_size,
             cursor=self.state.cursor,
             num_batches=phase.steps - self.state.phase_step,
@@ -144,6 +146,7 @@ class _Loop:
         try:
             result = train_step(
                 batch,
+                self.trainable.task,
                 self.trainable.model,
                 self.trainable.store,
                 self.trainable.streaming,
@@ -190,14 +193,12 @@ class _Loop:
     def _record(self, batch: Batch, result: StepResult, lr: float, since: "_Interval", waited_s: float) -> None:
         elapsed_s = time.perf_counter() - since.started_s
         peak = measured_gemm_flops(self.precision.device.type, self.precision.compute_dtype)
-        pairs = self.params.task.examples == "sentence_pairs"
         self.records.train(
             {
                 "step": self.state.step,
                 "phase": self.state.phase,
                 "loss": result.loss,
-                "masked_lm_loss": result.masked_loss,
-                "next_sentence_loss": result.pair_loss if pairs else None,
+                **result.losses,
                 "learning_rate": lr,
                 "gradient_norm": result.gradient_norm,
                 "loss_scale": self.state.loss_scale.scale if self.state.loss_scale.dynamic else None,
@@ -226,7 +227,13 @@ class _Loop:
         state = self.state
         length = self.params.evaluation.sequence_length or self.params.training.phases[state.phase].sequence_length
         record = evaluate(
-            self.params, self.trainable.model, self.tokens, self.vocabulary, self.precision, sequence_length=length
+            self.params,
+            self.trainable.model,
+            self.tokens,
+            self.vocabulary,
+            self.precision,
+            sequence_length=length,
+            streaming=self.trainable.streaming,
         )
         self.trainable.model.train()
         if record:
@@ -243,10 +250,27 @@ class _Loop:
             self.params.training.keep,
         )
         ids = self.tokens.report["commonest_token_ids"][:PROJECTOR_TOKENS]
-        weight = self.trainable.model.get_output_embeddings().weight.detach()
         write_projector(
-            self.run_folder, weight[ids].cpu().numpy(), [self.vocabulary.token_text(token) for token in ids]
+            self.run_folder,
+            self._output_embeddings()[ids].cpu().numpy(),
+            [self.vocabulary.token_text(token) for token in ids],
         )
+
+    def _output_embeddings(self) -> torch.Tensor:
+        """The head's weights (V, H), wherever they are."""
+        head, store = self.trainable.model.get_output_embeddings(), self.trainable.store
+        assert isinstance(head, torch.nn.Linear)
+        for i, segment in enumerate(store.segments):
+            for name, parameter in segment.parameters.items():
+                if parameter is head.weight and store.placements[i] != "device":
+                    return store.weights(i)[name]
+        return head.weight.detach()
+
+    @cached_property
+    def _block_weights(self) -> int:
+        """Weights of matrices inside blocks: what each token is multiplied with."""
+        parameters = (p for s in self.trainable.store.segments if "block-" in s.name for p in s.parameters.values())
+        return sum(parameter.numel() for parameter in parameters if parameter.ndim >= 2)
 
 
 class _Interval:
@@ -257,12 +281,10 @@ class _Interval:
         self.tokens = self.slots = 0
         self.flops = 0.0
 
-    def add(self, batch: Batch, config: Any) -> None:
+    def add(self, batch: Batch, flops: float) -> None:
         self.tokens += batch.num_tokens
         self.slots += batch.num_slots
-        self.flops += bert_training_flops(
-            config, batch.num_tokens, batch.sum_squared_lengths, batch.num_targets, batch.num_pairs
-        )
+        self.flops += flops
 
 
 @contextmanager

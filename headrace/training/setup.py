@@ -3,20 +3,23 @@
 from dataclasses import dataclass
 
 import torch
-from transformers import BertConfig, BertForPreTraining
+from transformers import PretrainedConfig, PreTrainedModel
 
+from headrace.errors import UserError
 from headrace.models.blank import fill_blanks
-from headrace.models.build import bert_config
 from headrace.models.initial import initial_weights
 from headrace.models.segments import segments_of
 from headrace.optim import AdamW, LossScale
 from headrace.params import Params
 from headrace.planning.device import Precision
+from headrace.planning.plan import Plan
+from headrace.planning.probe import probe
+from headrace.planning.run import plan_run, store_folder
 from headrace.run_folder import RunFolder
 from headrace.store.store import Store
-from headrace.streaming.activations import Policy, Saved
+from headrace.streaming.activations import Saved
 from headrace.streaming.segment import Pass, Streaming, install_segments
-from headrace.tasks import masked_lm
+from headrace.tasks import Task, task_of
 from headrace.text.vocabulary import Vocabulary
 
 
@@ -24,31 +27,76 @@ from headrace.text.vocabulary import Vocabulary
 class Trainable:
     """A model with its weights in a store. `config` is what a checkpoint saves."""
 
-    model: BertForPreTraining
-    config: BertConfig
+    task: Task
+    model: PreTrainedModel
+    config: PretrainedConfig
     store: Store
     streaming: Streaming
+    plan: Plan | None = None
+    """None: everything on the device, without a look at what fits."""
+
+    def close(self) -> None:
+        """End the threads that move data."""
+        self.streaming.close()
+        self.store.close()
 
 
 def build_trainable(
     params: Params, vocabulary: Vocabulary, precision: Precision, run: RunFolder | None = None, initialize: bool = True
 ) -> Trainable:
-    """The model with its initial weights, every segment placed where the params say.
+    """The model with its initial weights, every segment placed where the plan says. run None: all on the device, no plan.
 
     initialize False: a checkpoint will give the weights."""
-    config = bert_config(params.model, vocabulary.size, vocabulary.pad_id)
+    task = task_of(params)
+    config = task.config(params, vocabulary)
     with torch.device("meta"):
-        model = BertForPreTraining(config)
+        model = task.new_model(config)
     fill_blanks(model, precision.device)
-    masked_lm.freeze_unused(model, pairs=params.task.examples == "sentence_pairs")
+    task.freeze_unused(model, params)
     segments = segments_of(model)
-    store = Store(segments, update_rule(params), params.training.optimizer.no_decay, precision.device)
+    head = [segment.name for segment in segments].index(task.HEAD)
+    rule, plan = update_rule(params), None
+    if run is not None:
+        plan = plan_run(params, model, segments, rule, precision, probe(params))
+    folder = store_folder(params)
+    if plan is not None and plan.streams:
+        folder.mkdir(parents=True, exist_ok=True)
+    store = Store(
+        segments,
+        rule,
+        params.training.optimizer.no_decay,
+        precision.device,
+        plan.placements if plan is not None else None,
+        folder,
+        held_gradient_bytes=plan.held_gradient_bytes if plan is not None else 0,
+        seed=params.run.seed,
+    )
     for i in range(len(segments) if initialize else 0):
         store.fill(i, initial_weights(model, segments, i, params.run.seed))
-    policies: list[Policy] = ["keep"] * len(segments)
-    streaming = Streaming(segments, store, Pass(params.run.seed), Saved(), policies, autocast=precision.autocast)
-    install_segments(model, segments, streaming, run_by_task=[masked_lm.HEAD])
-    return Trainable(model, config, store, streaming)
+    streaming = Streaming(
+        segments,
+        store,
+        Pass(params.run.seed),
+        Saved(folder / "scratch" / "activations", plan.spill_bytes if plan is not None else 0, store.traffic),
+        plan.policies if plan is not None else ["keep"] * len(segments),
+        plan.pool_bytes if plan is not None else 0,
+        plan.prefetch if plan is not None else 1,
+        autocast=precision.autocast,
+        head=head,
+    )
+    install_segments(model, segments, streaming, run_by_task=[task.HEAD])
+    return Trainable(task, model, config, store, streaming, plan)
+
+
+def check_model(params: Params) -> None:
+    """Refuse, before anything is made, a model that transformers, the task or the sequence lengths do not fit."""
+    positions = getattr(task_of(params).config(params, None), "max_position_embeddings", None)
+    for i, phase in enumerate(params.training.phases):
+        if positions is not None and phase.sequence_length > positions:
+            raise UserError(
+                f"training.phases.{i}.sequence_length = {phase.sequence_length} is over the model's "
+                f"max_position_embeddings = {positions}; lower the one or raise the other"
+            )
 
 
 def update_rule(params: Params) -> AdamW:

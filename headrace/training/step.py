@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers import BertForPreTraining
+from transformers import PreTrainedModel
 
 from headrace.errors import UserError
 from headrace.optim import LossScale, clip_coefficient
 from headrace.planning.device import Precision
 from headrace.store.store import Store
 from headrace.streaming.segment import Streaming
-from headrace.tasks import masked_lm
+from headrace.tasks import Task
 from headrace.text.batches import Batch, Microbatch
 
 
@@ -22,19 +22,19 @@ class NonFiniteError(UserError):
 
 @dataclass(frozen=True)
 class StepResult:
-    masked_loss: float  # nats a predicted token
-    pair_loss: float  # nats a pair
+    losses: dict[str, float | None]  # by the task's names, nats a predicted token or pair; None = there is none
     gradient_norm: float  # before clipping
     updated: bool  # False: gradients overflowed under fp16 loss scaling and the step was skipped
 
     @property
     def loss(self) -> float:
-        return self.masked_loss + self.pair_loss
+        return sum(loss for loss in self.losses.values() if loss is not None)
 
 
 def train_step(
     batch: Batch,
-    model: BertForPreTraining,
+    task: Task,
+    model: PreTrainedModel,
     store: Store,
     streaming: Streaming,
     precision: Precision,
@@ -49,23 +49,20 @@ def train_step(
     done before (fewer than step only under fp16 loss scaling). Raises NonFiniteError before any update."""
 
     def loss_of(microbatch: Microbatch) -> tuple[Tensor, Tensor]:
-        targets, pairs = batch.num_targets, batch.num_pairs
-        return masked_lm.training_loss(model, microbatch, precision.device, targets, pairs, streaming.run_head)
+        return task.training_loss(model, microbatch, precision.device, batch, streaming.run_head)
 
     store.zero_gradients()
     streaming.begin(step, loss_gradient=loss_scale.scale)
-    nlls: list[Tensor] = []
+    sums: list[Tensor] = []
     for group in streaming.groups(batch.microbatches):
         with precision.autocast():
-            losses, group_nlls = zip(*streaming.in_lanes(loss_of, group), strict=True)
+            losses, group_sums = zip(*streaming.in_lanes(loss_of, group), strict=True)
         (torch.stack(losses).sum() * loss_scale.scale).backward()
-        nlls += group_nlls
+        sums += group_sums
     norm = store.gradient_norm() / loss_scale.scale
     streaming.end()
-    masked_nll, pair_nll = torch.stack(nlls).double().sum(0).tolist()
     result = StepResult(
-        masked_loss=masked_nll / max(batch.num_targets, 1),
-        pair_loss=pair_nll / max(batch.num_pairs, 1),
+        losses=task.losses(torch.stack(sums).double().sum(0).tolist(), batch),
         gradient_norm=norm.item(),
         updated=math.isfinite(norm.item()),
     )

@@ -12,7 +12,7 @@ from headrace.models.build import bert_config, build_bert, build_model, model_co
 from headrace.models.presets import PRESETS
 from headrace.models.segments import segments_of
 from headrace.optim import AdamW
-from headrace.params import ModelParams
+from headrace.params import ModelParams, Params, TaskParams
 from headrace.store.layout import CHUNK_ELEMENTS, EVEN_ELEMENTS, layout_of
 from headrace.store.store import Store
 from headrace.tasks.masked_lm import freeze_unused
@@ -236,7 +236,8 @@ def test_a_model_without_blocks_is_refused():
 def test_the_store_keeps_values_and_decays_what_bert_decays(pairs):
     model = build_bert(bert_config(SMALL, 301, 0), 5)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    freeze_unused(model, pairs)
+    examples: Any = "sentence_pairs" if pairs else "documents"
+    freeze_unused(model, Params.model_construct(task=TaskParams(examples=examples)))
     store = Store(segments_of(model), AdamW(), ["bias", "LayerNorm"], torch.device("cpu"))
     entries = {entry.name: entry for layout in store.layouts for entry in layout.entries}
     for name, parameter in model.named_parameters():

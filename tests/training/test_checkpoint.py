@@ -58,6 +58,7 @@ class Setting:
         return [
             train_step(
                 self.batches[number],
+                self.trainable.task,
                 self.trainable.model.train(),
                 self.trainable.store,
                 self.trainable.streaming,
@@ -160,7 +161,8 @@ def test_every_file_is_in_the_manifest(setting):
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
 @pytest.mark.parametrize(
-    "name", ["config.json", "model-00002-of-00004.safetensors", "optimizer/003-head.exp_avg.safetensors", "tokenizer.json"]
+    "name",
+    ["config.json", "model-00002-of-00004.safetensors", "optimizer/003-head.exp_avg.safetensors", "tokenizer.json"],
 )
 def test_a_damaged_file_is_named(setting, name, damage):
     path = setting.write(2)

@@ -38,6 +38,7 @@ WEIGHT_TOLERANCE = 3e-6  # absolute after 5 steps of 1e-3 to 2e-3, weights about
 def step(trainable: Trainable, params: Params, batch: Batch, number: int) -> StepResult:
     return train_step(
         batch,
+        trainable.task,
         trainable.model.train(),
         trainable.store,
         trainable.streaming,
@@ -316,7 +317,7 @@ def test_every_microbatch_has_dropout_masks_of_its_own(setting):
     result = step(made.trainable, made.params, twice, 7)
     made = setting(equal_lengths=True, model=DROPOUT)
     model, running = made.trainable.model.train(), made.trainable.streaming.running
-    assert result.masked_loss == pytest.approx((nll(7, 0) + nll(7, 1)) / twice.num_targets, rel=1e-6)
+    assert result.losses["masked_lm_loss"] == pytest.approx((nll(7, 0) + nll(7, 1)) / twice.num_targets, rel=1e-6)
 
 
 def test_every_segment_has_dropout_masks_of_its_own(setting):

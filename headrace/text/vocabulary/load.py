@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from headrace.errors import InputError, UserError
 from headrace.text.normalization import UnicodeForm, normalizer
-from headrace.text.vocabulary.save import add_bert_template, describe, save_fast, written_aside
+from headrace.text.vocabulary.save import add_template, describe, save_fast, written_aside
 from headrace.text.vocabulary.sentencepiece_model import BPE, UNKNOWN, read_model, to_tokenizer
 from headrace.text.vocabulary.vocabulary import ROLES, Vocabulary, open_vocabulary
 
@@ -25,9 +25,11 @@ def load_vocabulary(
     unicode: UnicodeForm | None = None,
     lowercase: bool = False,
     strip_accents: bool = False,
+    causal: bool = False,
 ) -> Vocabulary:
     """Reads the tokenizer at `path`, saves it into `folder` and opens that.
 
+    causal: for a model that goes on with a text, which needs a token that ends texts and no other special token.
     unicode: None leaves the tokenizer's own normalisation alone, as do the other settings when False.
     """
     path, folder = Path(path), Path(folder)
@@ -39,12 +41,12 @@ def load_vocabulary(
     steps = normalizer(unicode or "none", lowercase, strip_accents)
     with written_aside(folder) as aside:
         if path.is_dir():
-            kind, ids, own = _load_folder(path, aside, steps)
+            kind, ids, own = _load_folder(path, aside, steps, causal)
             settings |= own
         elif path.suffix == ".txt":
-            kind, ids = _load_vocab_txt(path, aside, steps)
+            kind, ids = _load_vocab_txt(path, aside, steps, causal)
         elif path.suffix in (".model", ".spm", ".spiece"):
-            kind, ids = _load_sentencepiece(path, aside, steps)
+            kind, ids = _load_sentencepiece(path, aside, steps, causal)
         else:
             raise UserError(
                 f"text.vocabulary.load = {path}: give a Hugging Face tokenizer folder, a SentencePiece .model "
@@ -55,8 +57,8 @@ def load_vocabulary(
 
 
 def _load_folder(
-    path: Path, aside: Path, steps: normalizers.Normalizer | None
-) -> tuple[str, dict[str, int], dict[str, Any]]:
+    path: Path, aside: Path, steps: normalizers.Normalizer | None, causal: bool
+) -> tuple[str, dict[str, int | None], dict[str, Any]]:
     from transformers import AutoTokenizer
 
     try:
@@ -65,8 +67,10 @@ def _load_folder(
         reason = str(error).strip().split("\n")[0]
         raise UserError(f"text.vocabulary.load = {path}: not a Hugging Face tokenizer folder: {reason}") from error
     ids = {role: getattr(tokenizer, f"{role}_token_id") for role in ROLES}
+    if causal:
+        ids = _with_end_of_text(path, tokenizer, ids)
     missing = [role for role, i in ids.items() if i is None and role != "unk"]
-    if missing:
+    if missing and not causal:
         raise UserError(
             f"text.vocabulary.load = {path}: its tokenizer has no {', '.join(f'{role}_token' for role in missing)}; "
             "masked-LM training needs pad, cls, sep and mask tokens: add them with transformers and save it again"
@@ -88,8 +92,21 @@ def _load_folder(
         # Under its own class transformers may build the normalizer anew on loading, so it becomes the general class.
         backend.normalizer = normalizers.Sequence([steps] + ([backend.normalizer] if backend.normalizer else []))
         names = {role: getattr(tokenizer, f"{role}_token") for role in ROLES}
-        save_fast(backend, {role: text for role, text in names.items() if text is not None}, aside)
+        if causal:
+            names["sep"] = tokenizer.convert_ids_to_tokens(ids["sep"])
+        save_fast(backend, {role: text for role, text in names.items() if text is not None}, aside, causal)
     return KIND_OF_MODEL[type(backend.model).__name__], ids, {}
+
+
+def _with_end_of_text(path: Path, tokenizer: Any, ids: dict[str, int | None]) -> dict[str, int | None]:
+    """The end-of-text token in every role that is not filled; the mask stays empty, for nothing is masked."""
+    end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else ids["sep"]
+    if end is None:
+        raise UserError(
+            f"text.vocabulary.load = {path}: its tokenizer has neither eos_token nor sep_token; causal-LM training needs "
+            "one to end texts: add it with transformers and save it again"
+        )
+    return {**{role: end if i is None and role != "mask" else i for role, i in ids.items()}, "sep": end}
 
 
 def _save_bert_japanese(
@@ -117,7 +134,9 @@ def _save_bert_japanese(
     return {"unicode": "nfkc" if mecab.get("normalize_text", True) else "none", "lowercase": tokenizer.do_lower_case}
 
 
-def _load_vocab_txt(path: Path, aside: Path, steps: normalizers.Normalizer | None) -> tuple[str, dict[str, int]]:
+def _load_vocab_txt(
+    path: Path, aside: Path, steps: normalizers.Normalizer | None, causal: bool
+) -> tuple[str, dict[str, int | None]]:
     try:
         entries = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
@@ -139,18 +158,20 @@ def _load_vocab_txt(path: Path, aside: Path, steps: normalizers.Normalizer | Non
     tokenizer.decoder = decoders.WordPiece(prefix="##", cleanup=False)
     names = {role: f"[{role.upper()}]" for role in ROLES}
     tokenizer.add_special_tokens(list(names.values()))
-    add_bert_template(tokenizer, "[CLS]", "[SEP]")
-    save_fast(tokenizer, names, aside)
+    add_template(tokenizer, "[CLS]", "[SEP]", causal)
+    save_fast(tokenizer, names, aside, causal)
     return "wordpiece", {role: seen[text] for role, text in names.items()}
 
 
-def _load_sentencepiece(path: Path, aside: Path, steps: normalizers.Normalizer | None) -> tuple[str, dict[str, int]]:
+def _load_sentencepiece(
+    path: Path, aside: Path, steps: normalizers.Normalizer | None, causal: bool
+) -> tuple[str, dict[str, int | None]]:
     model = read_model(path)
     unknown = next(piece.text for piece in model.pieces if piece.type == UNKNOWN)
     names = {"pad": "[PAD]", "unk": unknown, "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
     tokenizer = to_tokenizer(model, list(names.values()), steps)
-    add_bert_template(tokenizer, "[CLS]", "[SEP]")
-    save_fast(tokenizer, names, aside)
+    add_template(tokenizer, "[CLS]", "[SEP]", causal)
+    save_fast(tokenizer, names, aside, causal)
     (aside / "sentencepiece.model").write_bytes(path.read_bytes())
     kind = "bpe" if model.model_type == BPE else "unigram"
     return kind, {role: tokenizer.get_vocab()[text] for role, text in names.items()}

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,21 +35,28 @@ def written_aside(folder: Path) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def add_bert_template(tokenizer: Tokenizer, cls: str, sep: str) -> None:
-    """[CLS] A [SEP], or [CLS] A [SEP] B [SEP] with type ids 0 and 1."""
+def add_template(tokenizer: Tokenizer, cls: str, sep: str, causal: bool) -> None:
+    """[CLS] A [SEP], or [CLS] A [SEP] B [SEP] with type ids 0 and 1; causal: [SEP] A, for what ends a text also begins the
+    next, and so stands before a text to go on with."""
     ids = [(text, tokenizer.token_to_id(text)) for text in (cls, sep)]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{cls} $A {sep}", pair=f"{cls} $A {sep} $B:1 {sep}:1", special_tokens=ids
-    )
+    if causal:
+        template = processors.TemplateProcessing(single=f"{sep} $A", special_tokens=ids[1:])
+    else:
+        template = processors.TemplateProcessing(
+            single=f"{cls} $A {sep}", pair=f"{cls} $A {sep} $B:1 {sep}:1", special_tokens=ids
+        )
+    tokenizer.post_processor = template
 
 
-def save_fast(tokenizer: Tokenizer, names: dict[str, str], folder: Path) -> None:
-    """names: role -> token, such as {"pad": "[PAD]"}."""
+def save_fast(tokenizer: Tokenizer, names: dict[str, str], folder: Path, causal: bool = False) -> None:
+    """names: role -> token, such as {"pad": "[PAD]"}. causal: the sep token begins and ends texts."""
     from transformers import PreTrainedTokenizerFast
 
+    if causal:
+        names = {**names, "bos": names["sep"], "eos": names["sep"]}
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        model_input_names=MODEL_INPUT_NAMES,
+        model_input_names=["input_ids", "attention_mask"] if causal else MODEL_INPUT_NAMES,
         clean_up_tokenization_spaces=False,
         **{f"{role}_token": text for role, text in names.items()},
     ).save_pretrained(str(folder))
@@ -59,7 +66,7 @@ def describe(
     aside: Path,
     *,
     kind: str,
-    ids: dict[str, int],
+    ids: Mapping[str, int | None],
     unicode: str,
     lowercase: bool,
     strip_accents: bool,

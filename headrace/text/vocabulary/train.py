@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from headrace.errors import UserError
 from headrace.text.normalization import UnicodeForm, normalizer
-from headrace.text.vocabulary.save import MODEL_INPUT_NAMES, add_bert_template, describe, save_fast, written_aside
+from headrace.text.vocabulary.save import MODEL_INPUT_NAMES, add_template, describe, save_fast, written_aside
 from headrace.text.vocabulary.sentencepiece_model import SPACE, read_model, to_tokenizer
 from headrace.text.vocabulary.vocabulary import ROLES, Vocabulary, open_vocabulary
 from headrace.text.vocabulary.words import mecab_words
@@ -63,8 +63,11 @@ def train_vocabulary(
     lowercase: bool = False,
     strip_accents: bool = False,
     character_coverage: float = 0.9995,
+    causal: bool = False,
 ) -> tuple[Vocabulary, TrainingReport]:
     """Trains on `sentences`, which are held in memory: pass a sample. The same sentences give the same files.
+
+    causal: for a model that goes on with a text; ids are the same, `AutoTokenizer` sets other special tokens around it.
 
     size counts the five special tokens; for `character` it is an upper bound, and `byte` has always 261 entries.
     """
@@ -96,8 +99,8 @@ def train_vocabulary(
                 if steps is not None:
                     tokenizer.normalizer = steps
                 tokenizer.add_special_tokens(SPECIAL_TOKENS)
-            add_bert_template(tokenizer, "[CLS]", "[SEP]")
-            save_fast(tokenizer, NAMES, aside)
+            add_template(tokenizer, "[CLS]", "[SEP]", causal)
+            save_fast(tokenizer, NAMES, aside, causal)
             actual_size = tokenizer.get_vocab_size()
         report = TrainingReport(
             size=actual_size,
