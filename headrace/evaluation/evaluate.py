@@ -87,22 +87,21 @@ def _passes(streaming: Streaming | None) -> Iterator[Callable[..., list[Tensor]]
     def run_streamed(batch: Batch, function: Callable[..., Tensor], precision: Precision) -> list[Tensor]:
         assert streaming is not None
         head = streaming.run_head
-        streaming.begin(0)
         found: list[Tensor] = []
         for group in streaming.groups(batch.microbatches):
             with precision.autocast():
                 found += streaming.in_lanes(lambda microbatch: function(microbatch, head), group)
-        streaming.end()
         return found
 
     if streaming is None:
         yield run_plainly
         return
-    training_order, streaming.order, streaming.training = streaming.order, [], False
+    streaming.history, streaming.training = [], False  # what is visited here is not what the next step visits
     try:
-        yield run_streamed
+        with streaming.evaluating():
+            yield run_streamed
     finally:
-        streaming.order, streaming.training = training_order, True
+        streaming.training = True
 
 
 def describe(figures: dict[str, Any]) -> str:
