@@ -29,6 +29,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
+import headrace
 import headrace.training.streamed_model as streamed_model
 from headrace.models.blank import fill_blanks
 from headrace.models.initial import initial_weights
@@ -139,7 +140,7 @@ def run_ours(
         settings = small_settings(arguments)
     ours = streamed_model.build(
         model,
-        streamed_model.AdamW(lr=1e-4, max_norm=1.0),
+        headrace.AdamW(lr=1e-4, max_norm=1.0),
         folder=folder,
         placements=lambda segments: ["device" if variant == "ours-device" else "disk"] * len(segments),
         weights=lambda segments, i: initial_weights(model, segments, i, seed=0),

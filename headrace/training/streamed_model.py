@@ -1,13 +1,10 @@
-"""A model trained segment by segment from the user's own loop:
+"""A model trained segment by segment from the user's own loop; `headrace.stream` makes it."""
 
-model = headrace.stream(module_or_folder_or_preset, memory="8GiB", store=folder, optimizer=headrace.AdamW(lr=1e-4))
-for batch in batches:
-    loss = model.step(batch)          # forward, backward, exact clip, update
-model.save("out")
-"""
-
+import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -19,78 +16,15 @@ from transformers import PreTrainedModel
 
 from headrace.errors import UserError
 from headrace.models.segments import Segment, segments_of
-from headrace.optim import SGD as SGDRule
-from headrace.optim import Adafactor as AdafactorRule
-from headrace.optim import AdamW as AdamWRule
-from headrace.optim import AdamW8bit as AdamW8bitRule
 from headrace.optim import clip_coefficient
+from headrace.store.files import file_sum
+from headrace.store.snapshot import read_snapshot, write_snapshot
 from headrace.store.store import Placement, Store
 from headrace.streaming.activations import Policy, Saved
-from headrace.streaming.segment import Pass, Streaming, install_segments
+from headrace.streaming.segment import Pass, StreamedSegment, Streaming, install_segments
+from headrace.training.optimizers import Optimizer
 
-
-@dataclass(frozen=True)
-class Optimizer:
-    """An update rule with what the loop decides: learning rate, clipping, what is not decayed."""
-
-    rule: Any
-    lr: float | Callable[[int], float]  # or a function of the number of updates done
-    max_norm: float | None = 1.0
-    no_decay: tuple[str, ...] = ("bias", "norm", "Norm", "ln_")
-
-    @property
-    def eager(self) -> bool:
-        """Without a global norm to wait for, each segment is updated in backward."""
-        return self.max_norm is None
-
-
-def AdamW(
-    lr: float | Callable[[int], float],
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    weight_decay: float = 0.01,
-    max_norm: float | None = 1.0,
-    no_decay: Sequence[str] = ("bias", "norm", "Norm", "ln_"),
-) -> Optimizer:
-    """AdamW in fp32, exactly `torch.optim.AdamW(fused=True)` behind `clip_grad_norm_(max_norm)`."""
-    return Optimizer(AdamWRule(betas, eps, weight_decay), lr, max_norm, tuple(no_decay))
-
-
-def AdamW8bit(
-    lr: float | Callable[[int], float],
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    weight_decay: float = 0.01,
-    max_norm: float | None = 1.0,
-    no_decay: Sequence[str] = ("bias", "norm", "Norm", "ln_"),
-) -> Optimizer:
-    """AdamW with 8-bit moments: 6 bytes a parameter of state instead of 12; inexact."""
-    return Optimizer(AdamW8bitRule(betas, eps, weight_decay), lr, max_norm, tuple(no_decay))
-
-
-def Adafactor(
-    lr: float | Callable[[int], float],
-    weight_decay: float = 0.0,
-    clip_threshold: float = 1.0,
-    weight_dtype: torch.dtype = torch.bfloat16,
-    no_decay: Sequence[str] = ("bias", "norm", "Norm", "ln_"),
-) -> Optimizer:
-    """Adafactor on bf16 weights with stochastic rounding: 2 bytes a parameter of state; inexact. It clips each parameter's
-    update by itself, so there is no global norm and no gradient outlives its segment's backward."""
-    rule = AdafactorRule(clip_threshold=clip_threshold, weight_decay=weight_decay, weight_dtype=weight_dtype)
-    return Optimizer(rule, lr, None, tuple(no_decay))
-
-
-def SGD(
-    lr: float | Callable[[int], float],
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    max_norm: float | None = 1.0,
-    no_decay: Sequence[str] = (),
-) -> Optimizer:
-    """SGD, exactly `torch.optim.SGD(fused=True)`."""
-    return Optimizer(SGDRule(momentum, weight_decay=weight_decay), lr, max_norm, tuple(no_decay))
-
+SNAPSHOT = "headrace.json"
 
 Loss = Callable[[nn.Module, Mapping[str, Any]], Tensor]
 
@@ -124,6 +58,7 @@ class StreamedModel:
     microbatch: int | None = None  # examples that go through the model at once; None = the whole batch
     loss_of: Loss = model_loss
     updates: int = 0
+    plan: Any = None
     gradient_norm: float = field(default=math.nan, init=False)
 
     def step(self, batch: Mapping[str, Any]) -> float:
@@ -150,7 +85,7 @@ class StreamedModel:
     def _begin(self, batch: Mapping[str, Any]) -> list[tuple[dict[str, Any], float]]:
         """Begin a step: its microbatches, each with its share of the loss."""
         self.store.zero_gradients()
-        self.store.expect_update(step=self.updates + 1, lr=self.lr)
+        self.store.expect_update(step=self.updates + 1, lr=self.optimizer.lr_at(self.updates))
         self.streaming.begin(self.updates)
         parts = _split(batch, self.microbatch)
         counts = [_count(part) for part in parts]
@@ -164,24 +99,11 @@ class StreamedModel:
         return total
 
     def _loss_of(self, inputs: Mapping[str, Any], share: float) -> Tensor:
-        """A microbatch's loss times its share. Causal models: the head and its loss in one go, without a graph that holds
-        the logits of all microbatches; the same operations as the model's own, so the same bits."""
-        if (
-            self.streaming.policies[self.streaming.head] != "at_once"
-            or "labels" not in inputs
-            or not self.model.training
-        ):
-            return self.loss_of(self.model, inputs) * share
-        model: Any = self.model
-        hidden = model.base_model(
-            **{name: value for name, value in inputs.items() if name != "labels"}
-        ).last_hidden_state
-
-        def head(hidden: Tensor, labels: Tensor) -> Tensor:
-            logits = model.lm_head.block(hidden)
-            return model.loss_function(logits=logits, labels=labels, vocab_size=model.config.vocab_size) * share
-
-        return self.streaming.run_head(head, hidden, inputs["labels"])
+        """A microbatch's loss times its share."""
+        at_once = self.streaming.policies[self.streaming.head] == "at_once"
+        if at_once and self.model.training and "labels" in inputs:
+            return next_token_loss(self.model, inputs, self.streaming.run_head, share)
+        return self.loss_of(self.model, inputs) * share
 
     def update(self, loss: float = 0.0) -> None:
         """Clip and update with the gradients of the last backward."""
@@ -190,15 +112,64 @@ class StreamedModel:
         self.gradient_norm = norm.item()
         if not (math.isfinite(loss) and math.isfinite(self.gradient_norm)):
             self._refuse(loss, self.gradient_norm)
-        lr = self.lr
+        lr = self.optimizer.lr_at(self.updates)
         coefficient = clip_coefficient(norm, self.optimizer.max_norm)
         self.store.update(step=self.updates + 1, lr=lr, gradient_scale=coefficient)
         self.updates += 1
 
-    @property
-    def lr(self) -> float:
-        """Learning rate of the next update."""
-        return self.optimizer.lr if isinstance(self.optimizer.lr, float | int) else self.optimizer.lr(self.updates)
+    # ---- what is left of it
+
+    def save(self, folder: str | Path) -> None:
+        """A Hugging Face folder of the model as it is now; files on disk are linked, not copied."""
+        self._write(Path(folder), optimizer=False)
+
+    def snapshot(self, folder: str | Path) -> None:
+        """As `save`, with the optimizer's state: `resume` goes on from there, exactly, on any placement."""
+        self._write(Path(folder), optimizer=True)
+
+    def resume(self, folder: str | Path) -> None:
+        """Go on from a snapshot. Raises UserError naming a file that is missing or not what was written."""
+        path = Path(folder) / SNAPSHOT
+        if not path.is_file():
+            raise UserError(f"{folder}: no {SNAPSHOT} there: it is not a snapshot of `snapshot`, or not a complete one")
+        manifest = json.loads(path.read_text("utf-8"))
+        for name, stamp in manifest["sums"].items():
+            file = Path(folder) / name
+            if not file.is_file() or file_sum(file) != stamp:
+                raise UserError(f"{file}: damaged or missing: its sum is not the one written in {SNAPSHOT}")
+        self.streaming.fetcher.rest()
+        read_snapshot(self.store, Path(folder))
+        self.updates = manifest["updates"]
+
+    def _write(self, folder: Path, optimizer: bool) -> None:
+        aside = folder.with_name(f".{folder.name}.tmp")
+        if folder.exists():
+            raise UserError(f"{folder}: exists already; choose another name")
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        self.streaming.fetcher.rest()
+        try:
+            sums = write_snapshot(self.store, aside, optimizer)
+            if isinstance(self.model, PreTrainedModel):
+                self.model.config.save_pretrained(aside)
+            if optimizer:
+                (aside / SNAPSHOT).write_text(json.dumps({"updates": self.updates, "sums": sums}, indent=1))
+            aside.rename(folder)
+        except OSError as error:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise UserError(f"{folder}: cannot be written ({error.strerror})") from None
+
+    @contextmanager
+    def evaluating(self) -> Iterator[nn.Module]:
+        """The module in evaluation mode, without gradients; its weights are fetched as it runs. For metrics, and for
+        `generate` of transformers."""
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            with torch.no_grad(), self.streaming.evaluating():
+                yield self.model
+        finally:
+            self.model.train(was_training)
 
     def _refuse(self, loss: float, norm: float) -> None:
         self.store.drop_gradients()
@@ -211,6 +182,18 @@ class StreamedModel:
     def close(self) -> None:
         self.streaming.close()
         self.store.close()
+
+
+def next_token_loss(model: Any, inputs: Mapping[str, Any], run_head: Callable[..., Any], share: float = 1.0) -> Tensor:
+    """The model's own loss times share, its head and loss in one function: the same operations as in its forward, without
+    a graph that holds the logits of all microbatches."""
+    hidden = model.base_model(**{name: value for name, value in inputs.items() if name != "labels"}).last_hidden_state
+    lm_head = model.lm_head.block if isinstance(model.lm_head, StreamedSegment) else model.lm_head
+
+    def head(hidden: Tensor, labels: Tensor) -> Tensor:
+        return model.loss_function(lm_head(hidden), labels, model.config.vocab_size) * share
+
+    return run_head(head, hidden, inputs["labels"])
 
 
 def room_for_two(store: Store, segments: Sequence[Segment]) -> int:

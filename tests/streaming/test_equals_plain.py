@@ -7,6 +7,7 @@ import torch
 from models import FAMILIES, TIED, batch, make
 from torch import nn
 
+import headrace
 import headrace.training.streamed_model as sm
 from headrace.models.segments import segments_of
 from headrace.text.random import key
@@ -55,7 +56,7 @@ class Plain:
         return total.item()
 
 
-ADAMW = sm.AdamW(lr=1e-3, max_norm=MAX_NORM)
+ADAMW = headrace.AdamW(lr=1e-3, max_norm=MAX_NORM)
 
 
 def streamed(family, dropout, microbatch, folder, placement="disk", policy="keep", optimizer=ADAMW, **settings):
@@ -135,12 +136,12 @@ def test_placement_policy_depth_and_budget_change_no_bit(tmp_path, family):
 
 
 OPTIMIZERS = {
-    "adamw_8bit": sm.AdamW8bit(lr=1e-3),
-    "adamw_eager": sm.AdamW(lr=1e-3, max_norm=None),
-    "adafactor": sm.Adafactor(lr=1e-3),
-    "adafactor_fp32": sm.Adafactor(lr=1e-3, weight_dtype=torch.float32),
-    "sgd": sm.SGD(lr=1e-2, momentum=0.9),
-    "sgd_plain": sm.SGD(lr=1e-2),
+    "adamw_8bit": headrace.AdamW8bit(lr=1e-3),
+    "adamw_eager": headrace.AdamW(lr=1e-3, max_norm=None),
+    "adafactor": headrace.Adafactor(lr=1e-3),
+    "adafactor_fp32": headrace.Adafactor(lr=1e-3, weight_dtype=torch.float32),
+    "sgd": headrace.SGD(lr=1e-2, momentum=0.9),
+    "sgd_plain": headrace.SGD(lr=1e-2),
 }
 
 

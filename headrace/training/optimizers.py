@@ -1,0 +1,83 @@
+"""What decides an update, as `headrace.stream` takes it: a rule, its learning rate, clipping, and what is not decayed."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from headrace.optim import SGD as SGDRule
+from headrace.optim import Adafactor as AdafactorRule
+from headrace.optim import AdamW as AdamWRule
+from headrace.optim import AdamW8bit as AdamW8bitRule
+from headrace.optim import Rule
+
+LearningRate = float | Callable[[int], float]
+"""A number, or a function of the number of updates done."""
+NO_DECAY = ("bias", "norm", "Norm", "ln_")
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    rule: Rule
+    lr: LearningRate
+    max_norm: float | None = 1.0
+    """Global norm that gradients are clipped to; None = no clipping."""
+    no_decay: tuple[str, ...] = NO_DECAY
+    """Parameters whose name contains one of these are not decayed."""
+
+    @property
+    def eager(self) -> bool:
+        """Without a global norm to wait for, each segment on disk is updated in backward, and no gradient is held."""
+        return self.max_norm is None
+
+    def lr_at(self, updates: int) -> float:
+        """Learning rate of the update that follows `updates` others."""
+        return float(self.lr if isinstance(self.lr, float | int) else self.lr(updates))
+
+
+def AdamW(
+    lr: LearningRate,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.01,
+    max_norm: float | None = 1.0,
+    no_decay: Sequence[str] = NO_DECAY,
+) -> Optimizer:
+    """AdamW in fp32, exactly `torch.optim.AdamW(fused=True)` behind `clip_grad_norm_(max_norm)`: 12 bytes a parameter."""
+    return Optimizer(AdamWRule(betas, eps, weight_decay), lr, max_norm, tuple(no_decay))
+
+
+def AdamW8bit(
+    lr: LearningRate,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.01,
+    max_norm: float | None = 1.0,
+    no_decay: Sequence[str] = NO_DECAY,
+) -> Optimizer:
+    """AdamW with 8-bit moments: 6 bytes a parameter; inexact."""
+    return Optimizer(AdamW8bitRule(betas, eps, weight_decay), lr, max_norm, tuple(no_decay))
+
+
+def Adafactor(
+    lr: LearningRate,
+    weight_decay: float = 0.0,
+    clip_threshold: float = 1.0,
+    weight_dtype: torch.dtype = torch.bfloat16,
+    no_decay: Sequence[str] = NO_DECAY,
+) -> Optimizer:
+    """Adafactor on bf16 weights with stochastic rounding: 2 bytes a parameter; inexact. It clips each parameter's update
+    by itself, so there is no global norm and no gradient outlives its segment's backward."""
+    rule = AdafactorRule(clip_threshold=clip_threshold, weight_decay=weight_decay, weight_dtype=weight_dtype)
+    return Optimizer(rule, lr, None, tuple(no_decay))
+
+
+def SGD(
+    lr: LearningRate,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    max_norm: float | None = 1.0,
+    no_decay: Sequence[str] = (),
+) -> Optimizer:
+    """SGD, exactly `torch.optim.SGD(fused=True)`: 4 bytes a parameter, 8 with momentum."""
+    return Optimizer(SGDRule(momentum, weight_decay=weight_decay), lr, max_norm, tuple(no_decay))

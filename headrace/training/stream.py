@@ -1,0 +1,183 @@
+"""`headrace.stream`: a model trained within the memory it is given, in a few lines.
+
+model = headrace.stream("gpt-neox-20b", memory="8GiB", store="/nvme/run", optimizer=headrace.AdamW(lr=1e-4))
+for batch in batches:
+    loss = model.step(batch)          # forward, backward, exact clip, update
+model.save("out")                     # links: nothing is copied
+"""
+
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForPreTraining, PretrainedConfig, PreTrainedModel
+
+from headrace.errors import UserError
+from headrace.models.blank import fill_blanks
+from headrace.models.build import model_config
+from headrace.models.initial import initial_weights, weights_from_folder
+from headrace.models.presets import PRESETS
+from headrace.models.segments import Segment, segments_of
+from headrace.params import ModelParams, parse_bytes
+from headrace.planning.footprint import ModelFootprint, measure
+from headrace.planning.machine import ASSUMED, Machine
+from headrace.planning.memory import Sizes, Work
+from headrace.planning.plan import Plan, Wish, make_plan
+from headrace.training.optimizers import Optimizer
+from headrace.training.streamed_model import StreamedModel, build, causal_head, model_loss, next_token_loss
+
+Loss = Callable[[nn.Module, Mapping[str, Any]], Tensor]
+
+
+def stream(
+    model: str | Path | nn.Module | PretrainedConfig,
+    *,
+    optimizer: Optimizer,
+    memory: str | int | None = None,
+    store: str | Path | None = None,
+    batch: tuple[int, int] | Mapping[str, Any] = (8, 512),
+    placement: Literal["auto", "device", "disk"] = "auto",
+    activations: Literal["auto", "keep", "spill", "recompute"] = "auto",
+    microbatch: int | None = None,
+    loss: Loss | None = None,
+    seed: int = 0,
+    machine: Machine = ASSUMED,
+) -> StreamedModel:
+    """A model whose weights, gradients and optimizer state live where there is room.
+
+    model: a preset's name, a Hugging Face folder (its weights are read segment by segment), a transformers config (new
+    weights), or a module with a list of blocks, with its weights. memory: what training may take, all but about 0.5 GiB
+    for the interpreter; None = everything is resident. store: folder for what does not fit. batch: the largest batch you
+    will pass, (examples, tokens) or one such batch; what must fit is decided by it. microbatch: examples that go through
+    the model at once; default: as many as fit. loss: (module, inputs) -> mean loss; default: the module's own.
+
+    Raises UserError: unknown name, a module without a list of blocks, or what cannot fit, with what would.
+    """
+    module, weights = _module(model, seed)
+    memory_bytes = parse_bytes(memory) if memory is not None else None
+    segments = segments_of(module)
+    plan, examples = _plan(
+        module, segments, optimizer, batch, memory_bytes, Path(store) if store else None, placement, activations,
+        microbatch, loss, machine,
+    )  # fmt: skip
+    if plan.streams and store is None:
+        raise UserError("what does not fit in `memory` needs a folder on disk: give store=FOLDER")
+    made = build(
+        module,
+        optimizer,
+        folder=Path(store) if store else None,
+        placements=plan.placements,
+        policies=plan.policies,
+        weights=weights,
+        microbatch=examples,
+        seed=seed,
+        depth=plan.prefetch,
+        pool_bytes=plan.pool_bytes,
+        held_gradient_bytes=plan.held_gradient_bytes,
+        spill_bytes=plan.spill_bytes,
+        loss_of=loss or model_loss,
+    )
+    made.plan = plan
+    return made
+
+
+def _module(
+    model: str | Path | nn.Module | PretrainedConfig, seed: int
+) -> tuple[nn.Module, Callable[[list[Segment], int], dict[str, Tensor]] | None]:
+    """The module, without weights unless it is the user's own, and where they come from."""
+    if isinstance(model, nn.Module):
+        return model, None
+    folder: Path | None = None
+    if isinstance(model, PretrainedConfig):
+        config = model
+    elif str(model) in PRESETS:
+        config = model_config(ModelParams(preset=str(model)))  # pyright: ignore[reportArgumentType]
+    elif (Path(model) / "config.json").is_file():
+        folder = Path(model)
+        config = AutoConfig.from_pretrained(folder)
+    else:
+        raise UserError(
+            f"{model}: neither a folder with a config.json nor one of the presets: {', '.join(PRESETS)}; "
+            f"a transformers config or a module may be given, too"
+        )
+    with torch.device("meta"):
+        made = _class_of(config)(config)
+    fill_blanks(made, torch.device("cpu"))
+    made.train()
+    if folder is not None:
+        return made, lambda segments, i: weights_from_folder(folder, segments[i])
+    return made, lambda segments, i: initial_weights(made, segments, i, seed)
+
+
+def _class_of(config: PretrainedConfig) -> Callable[[PretrainedConfig], PreTrainedModel]:
+    """The class the config names, or else the one that is pretrained with its kind of model."""
+    for name in config.architectures or ():
+        if hasattr(transformers, name):
+            return getattr(transformers, name)
+    if type(config) in AutoModelForCausalLM._model_mapping and config.model_type != "bert":
+        return AutoModelForCausalLM.from_config
+    return AutoModelForPreTraining.from_config
+
+
+def _plan(
+    module: nn.Module,
+    segments: list[Segment],
+    optimizer: Optimizer,
+    batch: tuple[int, int] | Mapping[str, Any],
+    memory_bytes: int | None,
+    store: Path | None,
+    placement: Literal["auto", "device", "disk"],
+    activations: Literal["auto", "keep", "spill", "recompute"],
+    microbatch: int | None,
+    loss: Loss | None,
+    machine: Machine,
+) -> tuple[Plan, int]:
+    """The plan, and how many examples go through the model at once."""
+    if isinstance(batch, Mapping):
+        example = {name: value[:1] if isinstance(value, Tensor) else value for name, value in batch.items()}
+        first = next(value for value in batch.values() if isinstance(value, Tensor))
+        examples, length = len(first), first.shape[1] if first.ndim > 1 else 1
+    else:
+        examples, length = batch
+        ids = torch.zeros(1, length, dtype=torch.int64)
+        example = {"input_ids": ids, "labels": ids}
+        if getattr(getattr(module, "config", None), "model_type", "") == "bert":
+            example["next_sentence_label"] = torch.zeros(1, dtype=torch.int64)
+    head = causal_head(module, segments) if loss is None else None
+
+    def footprint(count: int, _: int) -> ModelFootprint:
+        inputs = {
+            name: value.expand(count, *value.shape[1:]).contiguous() if isinstance(value, Tensor) else value
+            for name, value in example.items()
+        }
+
+        def run(model: nn.Module, run_head: Callable[..., Any]) -> Tensor:
+            return (loss or model_loss)(model, inputs) if head is None else next_token_loss(model, inputs, run_head)
+
+        return measure(module, run, nullcontext, "lm_head" if head is not None else None)
+
+    sizes = Sizes(segments, optimizer.rule, footprint, eager=optimizer.eager)
+    free = shutil.disk_usage(_existing(store)).free if store is not None else None
+    plan = make_plan(
+        sizes,
+        [Work("batch", examples, length)],
+        memory_bytes=memory_bytes,
+        disk_free_bytes=free,
+        machine=machine,
+        wish=Wish(
+            placement=placement,
+            activations=activations,
+            microbatch_tokens=microbatch * length if microbatch else None,
+        ),
+        head=head,
+    )
+    return plan, max(1, min(examples, plan.microbatch_tokens // length))
+
+
+def _existing(folder: Path) -> Path:
+    return next(path for path in [folder.absolute(), *folder.absolute().parents] if path.exists())
