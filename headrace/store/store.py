@@ -5,10 +5,12 @@ device, on the next fetch where it is on disk.
 """
 
 import fcntl
+import os
+import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -56,6 +58,7 @@ class Store:
         for i, layout in enumerate(self.layouts):
             if not layout.entries:  # it only borrows: nothing to place
                 self.placements[i] = "device"
+        self._unlock: weakref.finalize | None = None
         self.threads = ThreadPoolExecutor(IO_THREADS, thread_name_prefix="headrace-io")
         self.traffic = Traffic()
         self.folder, self.weight_dtype = folder, rule.weight_dtype
@@ -82,11 +85,10 @@ class Store:
                 )
             )
         on_disk = [state for state in self.states if isinstance(state, DiskSegment)]
-        self._lock = None
         if on_disk:
             assert folder is not None
             (folder / "scratch").mkdir(exist_ok=True)
-            self._lock = _lock(folder)
+            self._unlock = weakref.finalize(self, os.close, _lock(folder))
             for left_over in [*(folder / "live").rglob("*.new"), *(folder / "scratch").iterdir()]:
                 left_over.unlink()
         need: dict[str, int] = {}
@@ -300,21 +302,21 @@ class Store:
     def close(self) -> None:
         self.gradient_pool.close()
         self.threads.shutdown(wait=True, cancel_futures=True)
-        if self._lock is not None:
-            self._lock.close()
+        if self._unlock is not None:
+            self._unlock()
 
 
-def _lock(folder: Path) -> IO[str]:
-    """Hold the folder for this process; raises UserError when another one does."""
-    file = (folder / "lock").open("w")
+def _lock(folder: Path) -> int:
+    """Hold the folder for this process, as long as the handle is open; raises UserError when another one does."""
+    handle = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o666)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        file.close()
+        os.close(handle)
         raise UserError(
             f"{folder}: another process keeps its state here; wait for it, or choose another store"
         ) from None
-    return file
+    return handle
 
 
 def _norms(layout: Layout, gradient: Tensor) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ model.save("out")                     # links: nothing is copied
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -150,6 +151,7 @@ def _plan(
             example["next_sentence_label"] = torch.zeros(1, dtype=torch.int64)
     head = causal_head(module, segments) if loss is None else None
 
+    @cache
     def footprint(count: int, _: int) -> ModelFootprint:
         inputs = {
             name: value.expand(count, *value.shape[1:]).contiguous() if isinstance(value, Tensor) else value

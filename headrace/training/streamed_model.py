@@ -139,7 +139,7 @@ class StreamedModel:
                 raise UserError(f"{file}: damaged or missing: its sum is not the one written in {SNAPSHOT}")
         self.streaming.fetcher.rest()
         read_snapshot(self.store, Path(folder))
-        self.updates = manifest["updates"]
+        self.updates, self.running.seed, self.store.seed = manifest["updates"], manifest["seed"], manifest["seed"]
 
     def _write(self, folder: Path, optimizer: bool) -> None:
         aside = folder.with_name(f".{folder.name}.tmp")
@@ -152,8 +152,9 @@ class StreamedModel:
             sums = write_snapshot(self.store, aside, optimizer)
             if isinstance(self.model, PreTrainedModel):
                 self.model.config.save_pretrained(aside)
+            state = {"updates": self.updates, "seed": self.running.seed, "sums": sums}
             if optimizer:
-                (aside / SNAPSHOT).write_text(json.dumps({"updates": self.updates, "sums": sums}, indent=1))
+                (aside / SNAPSHOT).write_text(json.dumps(state, indent=1))
             aside.rename(folder)
         except OSError as error:
             shutil.rmtree(aside, ignore_errors=True)

@@ -1,0 +1,151 @@
+"""`headrace.stream` as a user meets it: from a name, a folder, a config, a module; saved, resumed, refused."""
+
+import pytest
+import torch
+from models import VOCABULARY, HandWritten, batch, make
+from torch import nn
+from transformers import AutoModelForCausalLM, GPT2Config
+
+import headrace
+from headrace.errors import UserError
+
+CONFIG = GPT2Config(
+    vocab_size=VOCABULARY, n_embd=64, n_layer=4, n_head=2, n_positions=64, bos_token_id=0, eos_token_id=0
+)
+
+
+def stream(model, folder, **settings):
+    usual = {"optimizer": headrace.AdamW(lr=1e-3), "placement": "disk", "batch": (8, 12)}
+    return headrace.stream(model, store=folder, **usual | settings)
+
+
+def steps(model, start, stop):
+    return [model.step(batch("gpt2", number)) for number in range(start, stop)]
+
+
+def test_what_is_saved_is_a_hugging_face_model(tmp_path):
+    model = stream(CONFIG, tmp_path / "store")
+    steps(model, 0, 2)
+    model.save(tmp_path / "out")
+    plain, info = AutoModelForCausalLM.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not any(info.values())
+    inputs = batch("gpt2", 9)
+    with model.evaluating() as module, torch.no_grad():
+        assert module(**inputs).loss == plain.eval()(**inputs).loss
+        written = module.generate(inputs["input_ids"][:2, :5], max_new_tokens=6, do_sample=False, pad_token_id=0)
+        assert torch.equal(
+            written, plain.generate(inputs["input_ids"][:2, :5], max_new_tokens=6, do_sample=False, pad_token_id=0)
+        )
+    assert model.model.training
+    with pytest.raises(UserError, match="out: exists already"):
+        model.save(tmp_path / "out")
+
+
+def test_saving_copies_nothing_and_later_steps_leave_it_alone(tmp_path):
+    model = stream(CONFIG, tmp_path / "store")
+    steps(model, 0, 1)
+    model.snapshot(tmp_path / "one")
+    files = list((tmp_path / "one").rglob("*.safetensors"))
+    assert files and all(path.stat().st_nlink == 2 for path in files)
+    before = {path: path.read_bytes() for path in files}
+    steps(model, 1, 3)
+    model.snapshot(tmp_path / "two")
+    assert {path: path.read_bytes() for path in files} == before
+    assert all(path.stat().st_nlink == 1 for path in files)
+
+
+@pytest.mark.parametrize("placement", ["disk", "device"])
+def test_a_snapshot_goes_on_exactly_on_any_placement(tmp_path, placement):
+    model = stream(CONFIG, tmp_path / "store")
+    steps(model, 0, 2)
+    model.snapshot(tmp_path / "snapshot")
+    expected = steps(model, 2, 5)
+    other = stream(CONFIG, tmp_path / "other", placement=placement, seed=5)
+    other.resume(tmp_path / "snapshot")
+    assert steps(other, 2, 5) == expected
+    weights = [made.store.weights(i) for made in (model, other) if made.store.flush() is None for i in range(8)]
+    for ours, theirs in zip(weights[:8], weights[8:], strict=True):
+        assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_flipped_byte_is_named(tmp_path):
+    model = stream(CONFIG, tmp_path / "store")
+    steps(model, 0, 1)
+    model.snapshot(tmp_path / "snapshot")
+    path = sorted((tmp_path / "snapshot" / "optimizer").iterdir())[1]
+    data = bytearray(path.read_bytes())
+    data[-7] ^= 128
+    path.write_bytes(data)
+    with pytest.raises(UserError, match=rf"{path}: damaged or missing"):
+        model.resume(tmp_path / "snapshot")
+    with pytest.raises(UserError, match="not a snapshot"):
+        model.resume(tmp_path)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "t5", "bert"])
+def test_training_goes_on_from_a_hugging_face_folder(tmp_path, family):
+    plain = make(family, 0.0).eval()
+    plain.save_pretrained(tmp_path / "plain", max_shard_size="100KB")
+    model = stream(str(tmp_path / "plain"), tmp_path / "store")
+    inputs = batch(family, 3)
+    with model.evaluating() as module, torch.no_grad():
+        assert module(**inputs).loss == plain(**inputs).loss
+
+
+def test_a_module_with_a_loop_of_the_users(tmp_path):
+    """`loss` and `backward` apart, in a loop that is not ours."""
+    losses = []
+    for placement in ("device", "disk"):
+        torch.manual_seed(0)
+        inputs = batch("hand_written", 1)
+        model = stream(HandWritten(0.0), tmp_path / placement, placement=placement, microbatch=4)
+        losses.append([])
+        for _ in range(3):
+            loss = model.loss(inputs)
+            loss.backward()
+            model.update()
+            losses[-1].append(loss.item())
+    assert losses[0] == losses[1] and losses[0][2] < losses[0][0]
+    assert "StreamedSegment" in repr(model.model)
+
+
+def test_weights_are_fetched_twice_a_step_whatever_the_number_of_microbatches(tmp_path):
+    read = set()
+    for microbatch in (8, 4, 1):
+        model = stream(CONFIG, tmp_path / str(microbatch), microbatch=microbatch, activations="keep")
+        steps(model, 0, 2)
+        before = model.store.traffic.read["weight"]
+        steps(model, 2, 3)
+        read.add(model.store.traffic.read["weight"] - before)
+        model.close()
+    assert len(read) == 1
+
+
+def test_what_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"gpt2-huge: neither a folder .* presets: bert-tiny, .*gpt-neox-20b"):
+        stream("gpt2-huge", tmp_path / "a")
+    with pytest.raises(UserError, match=r"Linear: no nn\.ModuleList of equal blocks"):
+        stream(nn.Linear(2, 2), tmp_path / "b")
+    with pytest.raises(UserError, match="give store=FOLDER"):
+        stream(CONFIG, None)
+    with pytest.raises(UserError, match="MiB"):
+        stream(CONFIG, tmp_path / "c", placement="auto", memory="1MiB")
+    model = stream(CONFIG, tmp_path / "d")
+    with pytest.raises(UserError, match="another process keeps its state here"):
+        stream(CONFIG, tmp_path / "d")
+    model.close()
+
+
+def test_a_loss_that_is_not_finite_updates_nothing(tmp_path):
+    def loss(module, inputs):
+        return module(inputs["input_ids"], inputs["labels"]) * inputs["factor"].mean()
+
+    inputs = batch("hand_written", 0) | {"factor": torch.ones(8)}
+    model = stream(HandWritten(0.0), tmp_path / "store", loss=loss, batch=inputs)
+    expected = model.step(inputs)
+    before = [model.store.weights(i) for i in range(5) if model.store.flush() is None]
+    with pytest.raises(UserError, match=r"update 2: loss nan.*nothing was updated"):
+        model.step(inputs | {"factor": torch.full((8,), torch.nan)})
+    after = [model.store.weights(i) for i in range(5)]
+    assert all(torch.equal(a[name], b[name]) for a, b in zip(before, after, strict=True) for name in a)
+    assert model.step(inputs) < expected
