@@ -52,6 +52,11 @@ class RunFolder:
         return self.root / "phases.json"
 
     @property
+    def plan(self) -> Path:
+        """Where every segment lives and what a step moves and takes, as planned before training."""
+        return self.root / "plan.json"
+
+    @property
     def samples(self) -> Path:
         """What the model fills into blanks."""
         return self.root / "samples.json"

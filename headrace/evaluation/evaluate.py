@@ -48,10 +48,12 @@ def evaluate(
     *,
     sequence_length: int,
     streaming: Streaming | None = None,
+    most_tokens: int | None = None,
 ) -> dict[str, Any]:
     """The figures above, with how many examples, tokens and pairs they rest on; empty when nothing is held out.
 
-    streaming: of a model whose segments are fetched; None: all of it is at hand.
+    streaming: of a model whose segments are fetched; None: all of it is at hand. most_tokens: token slots that go through
+    it at once; None: chosen from the device.
     """
     if not _enough_held_out(params, tokens):
         return {}
@@ -61,7 +63,7 @@ def evaluate(
     sums = torch.zeros((), dtype=torch.float64)
     started_s = time.perf_counter()
     with progress("Evaluating", params.evaluation.examples, "examples") as meter, _passes(streaming) as run:
-        for batch in _batches(params, model, tokens, vocabulary, precision, sequence_length):
+        for batch in _batches(params, model, tokens, vocabulary, precision, sequence_length, most_tokens):
             for part in run(batch, lambda m, head: task.evaluation_sums(model, m, precision.device, head), precision):
                 sums = sums + part
             num_targets += batch.num_targets
@@ -133,11 +135,13 @@ def _batches(
     vocabulary: Vocabulary,
     precision: Precision,
     sequence_length: int,
+    most_tokens: int | None,
 ) -> Iterator[Batch]:
     shards = tokens.shards("held_out")
     task = task_of(params)
     rule = task.example_rule(params, sequence_length, "evaluation", params.evaluation.mask_seed)
-    layout = task.batch_rule(params, vocabulary, sequence_length, microbatch_tokens(params, model.config, precision))
+    most_tokens = most_tokens or microbatch_tokens(params, model.config, precision)
+    layout = task.batch_rule(params, vocabulary, sequence_length, most_tokens)
     examples = islice(every_example(shards, rule), params.evaluation.examples)
     while chosen := list(islice(examples, BATCH_EXAMPLES)):
         spans, keys = zip(*chosen, strict=True)

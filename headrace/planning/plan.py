@@ -389,6 +389,21 @@ def _work(sizes: Sizes, choice: Choice, work: Work, machine: Machine) -> WorkPla
     )
 
 
+def brief(plan: Plan) -> list[str]:
+    """The plan in a line or two, for the start of a run."""
+    budget = f" of {size_text(plan.memory_bytes)}" if plan.memory_bytes is not None else ""
+    first = f"Plan: {size_text(sum(plan.needed_bytes.values()))}{budget} memory, {'; '.join(plan.why)}"
+    if not plan.streams:
+        return [first]
+    work = max(plan.works, key=lambda work: work.steps * work.step_s)
+    return [
+        first,
+        f"Plan: a step of {work.examples:,} x {work.length:,} tokens reads {size_text(sum(work.read_bytes.values()))} and "
+        f"writes {size_text(sum(work.written_bytes.values()))}; about {work.step_s:,.3g} s "
+        f"({', '.join(f'{name} {s:.2g}' for name, s in work.bounds_s.items())} s)",
+    ]
+
+
 def _most(tables: Iterator[dict[str, int]]) -> dict[str, int]:
     """The table with the largest sum."""
     return max(tables, key=lambda table: sum(table.values()))

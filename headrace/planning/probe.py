@@ -5,6 +5,9 @@ from functools import cache
 
 import torch
 
+from headrace.params import Params
+from headrace.planning.machine import ASSUMED, Machine
+
 
 @cache
 def measured_gemm_flops(device_type: str, dtype: torch.dtype, size: int = 2048) -> float:
@@ -30,3 +33,8 @@ def has_fast_bf16(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()  # pyright: ignore
+
+
+def probe(params: Params) -> Machine:
+    """What the machine can do, without a measurement that takes seconds: GEMM, and what is assumed for the rest."""
+    return ASSUMED

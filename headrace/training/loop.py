@@ -16,6 +16,7 @@ from headrace.optim import learning_rate
 from headrace.params import Params, PhaseParams
 from headrace.planning.device import Precision, choose_precision, microbatch_tokens
 from headrace.planning.flops import training_flops
+from headrace.planning.plan import brief
 from headrace.planning.probe import measured_gemm_flops
 from headrace.progress import Meter, progress, say
 from headrace.run_folder import RunFolder
@@ -56,12 +57,17 @@ def train(params: Params, run: RunFolder, tokens: TokenFolder, vocabulary: Vocab
         f"{str(precision.compute_dtype).removeprefix('torch.')} ({peak / 1e9:,.0f} GFLOP/s measured matrix product), from "
         f"step {state.step} to {params.total_steps}"
     )
+    if trainable.plan is not None:
+        write_atomically(run.plan, json.dumps(trainable.plan.record(), indent=1).encode())
+        for line in brief(trainable.plan):
+            say(line)
     loop = _Loop(params, run, tokens, vocabulary, precision, trainable, state, Records(run, state.step))
     try:
         with stop_on_signals() as stop_asked:
             loop.run(stop_asked)
     finally:
         loop.records.close()
+        trainable.close()
 
 
 @dataclass
@@ -121,7 +127,10 @@ class _Loop:
         )
         if self.state.phase_step == 0:
             self._account(examples)
-        tokens_at_once = microbatch_tokens(self.params, self.trainable.config, self.precision)
+        plan = self.trainable.plan
+        tokens_at_once = (
+            plan.microbatch_tokens if plan else microbatch_tokens(self.params, self.trainable.config, self.precision)
+        )
         return TrainingInput(
             self.tokens,
             examples,
@@ -234,6 +243,7 @@ class _Loop:
             self.precision,
             sequence_length=length,
             streaming=self.trainable.streaming,
+            most_tokens=self.trainable.plan.microbatch_tokens if self.trainable.plan else None,
         )
         self.trainable.model.train()
         if record:
@@ -241,6 +251,7 @@ class _Loop:
             say(f"step {state.step}: {describe(record)}")
 
     def checkpoint(self) -> None:
+        self.trainable.streaming.fetcher.rest()
         write_checkpoint(
             self.run_folder,
             self.trainable.store,

@@ -17,7 +17,7 @@ from headrace.planning.probe import probe
 from headrace.planning.run import plan_run, store_folder
 from headrace.run_folder import RunFolder
 from headrace.store.store import Store
-from headrace.streaming.activations import Saved
+from headrace.streaming.activations import Policy, Saved
 from headrace.streaming.segment import Pass, Streaming, install_segments
 from headrace.tasks import Task, task_of
 from headrace.text.vocabulary import Vocabulary
@@ -73,12 +73,13 @@ def build_trainable(
     )
     for i in range(len(segments) if initialize else 0):
         store.fill(i, initial_weights(model, segments, i, params.run.seed))
+    policies: list[Policy] = plan.policies if plan is not None else ["keep"] * len(segments)
     streaming = Streaming(
         segments,
         store,
         Pass(params.run.seed),
         Saved(folder / "scratch" / "activations", plan.spill_bytes if plan is not None else 0, store.traffic),
-        plan.policies if plan is not None else ["keep"] * len(segments),
+        policies,
         plan.pool_bytes if plan is not None else 0,
         plan.prefetch if plan is not None else 1,
         autocast=precision.autocast,

@@ -59,7 +59,10 @@ def new_job(headrace_server: subprocess.Popen[str], tmp_path_factory: pytest.Tem
         }
         for path, value in overrides.items():
             section, _, key = path.partition("__")
-            tree.setdefault(section, {})[key] = value
+            if key:
+                tree.setdefault(section, {})[key] = value
+            else:
+                tree[section] = value
         return Job(headrace_server, folder, tree)
 
     return make

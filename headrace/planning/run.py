@@ -1,0 +1,160 @@
+"""From a run's params to its plan: the shapes of its batches, its budget, its disk.
+
+Batches of text vary; each phase is planned at its sequence length with every example as long as that, which bounds memory
+and bytes of activations from above. Bytes of weights, state and gradients do not depend on it.
+"""
+
+import math
+import os
+import shutil
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from headrace.errors import UserError
+from headrace.models.blank import fill_blanks
+from headrace.models.segments import Segment, segments_of
+from headrace.optim.rule import Rule
+from headrace.params import Params
+from headrace.planning.device import Precision, microbatch_tokens
+from headrace.planning.footprint import measure
+from headrace.planning.machine import Machine
+from headrace.planning.memory import Sizes, Work
+from headrace.planning.plan import Plan, Wish, make_plan
+from headrace.run_folder import RunFolder
+from headrace.tasks import Task, task_of
+from headrace.text.batches import Batch, Microbatch
+
+FREE_SHARE = 0.9  # of what is free now: the default budget
+
+
+def plan_run(
+    params: Params,
+    model: PreTrainedModel,
+    segments: Sequence[Segment],
+    rule: Rule,
+    precision: Precision,
+    machine: Machine,
+) -> Plan:
+    """The plan of a run of this model, as built without weights. Raises UserError where it cannot fit."""
+    task = task_of(params)
+    sizes = Sizes(
+        segments,
+        rule,
+        cache(
+            lambda examples, length: measure(
+                model, _microbatch(params, task, model.config, examples, length), precision.autocast, task.HEAD
+            )
+        ),
+    )
+    works = [
+        Work(f"phase {i}", phase.batch_size, phase.sequence_length, phase.steps)
+        for i, phase in enumerate(params.training.phases)
+    ]
+    device = params.device
+    on_cpu = precision.device.type == "cpu"
+    if device.ram is not None and on_cpu:
+        raise UserError("device.ram: on a CPU, RAM is the device's memory; give device.memory alone")
+    if device.placement == "ram" and not on_cpu:
+        raise UserError("device.placement = ram: on a GPU there is no RAM tier yet; use auto, device or disk")
+    return make_plan(
+        sizes,
+        works,
+        memory_bytes=device.memory or int(FREE_SHARE * _free_bytes(precision)),
+        disk_free_bytes=_free_disk_bytes(params),
+        machine=machine,
+        wish=Wish(
+            placement="device" if device.placement == "ram" else device.placement,
+            activations=device.activations,
+            microbatch_tokens=params.training.microbatch_tokens,
+            most_microbatch_tokens=microbatch_tokens(params, model.config, precision),
+            prefetch=device.prefetch,
+            snapshots=params.training.keep,
+        ),
+        head=next(i for i, segment in enumerate(segments) if segment.name == task.HEAD),
+        device=precision.device.type,
+    )
+
+
+def planned_model(params: Params, vocabulary_size: int | None) -> tuple[PreTrainedModel, list[Segment]]:
+    """The run's model without weights, and its segments; vocabulary_size None: as large as the params ask for."""
+    task = task_of(params)
+    config = task.config(params, None)
+    config.vocab_size = vocabulary_size or params.text.vocabulary.size
+    with torch.device("meta"):
+        model = task.new_model(config)
+    fill_blanks(model, torch.device("cpu"))
+    task.freeze_unused(model, params)
+    return model, segments_of(model)
+
+
+def store_folder(params: Params) -> Path:
+    """Where a run keeps what it streams."""
+    return params.device.store or params.run.folder / "store"
+
+
+def _microbatch(params: Params, task: Task, config: PretrainedConfig, examples: int, length: int) -> Any:
+    """A microbatch as full as can be: every slot a token, every row masked apart, as many targets as there may be."""
+    masked = params.task.kind == "masked_lm"
+    most = max((phase.max_predictions or 0 for phase in params.training.phases), default=0)
+    a_row = min(most or math.ceil(params.task.mask_rate * length), length) if masked else length
+    pairs = params.task.examples == "sentence_pairs"
+    targets = np.arange(examples * a_row)
+    slots = np.zeros((examples, length), np.int64)
+    microbatch = Microbatch(
+        input_ids=slots,
+        token_type_ids=slots,
+        position_ids=slots,
+        example_ids=np.ones((examples, length), np.int32),
+        target_positions=targets,
+        target_ids=np.zeros_like(targets),
+        first_positions=np.arange(examples),
+        pair_labels=np.zeros(examples if pairs else 0, np.int64),
+        packed=masked or params.task.isolate_documents,
+    )
+    batch = Batch(
+        [microbatch],
+        num_examples=examples,
+        num_targets=len(targets),
+        num_pairs=len(microbatch.pair_labels),
+        sum_squared_lengths=examples * length**2,
+        digest=0,
+    )
+
+    def run(model: nn.Module, run_head: Any) -> Tensor:
+        return task.training_loss(model, microbatch, torch.device("cpu"), batch, run_head)[0]
+
+    return run
+
+
+def _free_bytes(precision: Precision) -> int:
+    if precision.device.type == "cuda":
+        return torch.cuda.mem_get_info(precision.device)[0]
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
+        return found["MemAvailable"]
+    except (OSError, KeyError, ValueError, IndexError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def _free_disk_bytes(params: Params) -> int:
+    """Free where the run keeps its state, and what it holds there already and will write over."""
+    folder = store_folder(params)
+    place = folder
+    while not place.exists():
+        place = place.parent
+    own: dict[tuple[int, int], int] = {}
+    run = RunFolder(params.run.folder)
+    for root in (folder / "live", folder / "scratch", run.checkpoints):
+        for path in root.rglob("*") if root.is_dir() else ():
+            if path.is_file() and not path.is_symlink():
+                status = path.stat()
+                own[status.st_dev, status.st_ino] = status.st_blocks * 512
+    return shutil.disk_usage(place).free + sum(own.values())

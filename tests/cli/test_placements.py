@@ -1,0 +1,84 @@
+"""A run from disk is the run in memory: the same records and the same bytes of its last checkpoint."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import Job
+
+NewJob = Callable[..., Job]
+
+
+@pytest.fixture(scope="module")
+def make(new_job: NewJob) -> NewJob:
+    def make(**device: Any) -> Job:
+        job = new_job(device=device)
+        job.tree["model"]["num_hidden_layers"] = 2
+        for phase in job.tree["training"]["phases"]:
+            phase["steps"] = 6
+        job.tree["training"] |= {"microbatch_tokens": 96, "checkpoint_every": 4}
+        job.tree["evaluation"] = {"examples": 16}
+        return job
+
+    return make
+
+
+def run(job: Job, *overrides: str) -> dict[str, Any]:
+    outcome = job("run", *overrides)
+    assert outcome.code == 0, outcome
+    return {name: job.records(name) for name in ("metrics", "evaluations")} | {
+        "tensors": tensors(job.run_folder / "model"),
+        "plan": json.loads((job.run_folder / "plan.json").read_text()),
+    }
+
+
+def tensors(folder: Path) -> dict[str, bytes]:
+    """Weights and moments; safetensors' headers differ with the layout of files, data does not."""
+    return {path.name: path.read_bytes() for path in sorted(folder.rglob("*.safetensors"))}
+
+
+@pytest.fixture(scope="module")
+def in_memory(make) -> dict[str, Any]:
+    made = run(make(placement="device"))
+    assert {segment["placement"] for segment in made["plan"]["segments"]} == {"device"}
+    assert [record["step"] for record in made["metrics"]] == list(range(1, 13))
+    assert max(record["microbatches"] for record in made["metrics"]) > 1
+    return made
+
+
+def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert found["metrics"] == expected["metrics"]
+    assert found["evaluations"] == expected["evaluations"]
+    assert found["tensors"].keys() == expected["tensors"].keys()
+    assert [name for name, data in found["tensors"].items() if data != expected["tensors"][name]] == []
+
+
+@pytest.mark.parametrize("activations", ["auto", "spill", "recompute"])
+def test_from_disk(make, in_memory, activations):
+    found = run(make(placement="disk", activations=activations))
+    placements = [segment["placement"] for segment in found["plan"]["segments"]]
+    assert placements == ["disk"] * len(placements)
+    assert_same(found, in_memory)
+
+
+@pytest.mark.parametrize(("first", "then"), [("disk", "device"), ("device", "disk")])
+def test_going_on_with_another_placement(make, in_memory, first, then):
+    made = make(placement=first)
+    phases = made.tree["training"]["phases"]
+    made.tree["training"]["phases"] = phases[:1]
+    assert made("run").code == 0
+    made.tree["training"]["phases"] = phases
+    made.tree["device"]["placement"] = then
+    found = run(made)
+    assert_same(found, in_memory)
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_made(make):
+    made = make(memory="200KiB")
+    outcome = made("run")
+    assert outcome.code == 2
+    assert "at least" in outcome.err and "device.memory is 200 KiB" in outcome.err
+    assert not made.checkpoints()
+    assert not (made.run_folder / "store").exists()
