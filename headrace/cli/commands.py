@@ -72,6 +72,29 @@ def inspect(folder: Annotated[Path, typer.Argument(help="A run folder, a tokens 
 
 
 @app.command()
+def generate(
+    folder: Annotated[Path, typer.Argument(help="A run folder, a checkpoint or a Hugging Face model folder.")],
+    prompt: Annotated[str, typer.Option(help="The text to go on with.")],
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens to write.")] = 100,
+    temperature: Annotated[
+        float, typer.Option(min=0.0, help="0: always the likeliest token; 1: as the model has it; more: wilder.")
+    ] = 0.0,
+    top_p: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Draw among the likeliest tokens that together hold this share.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="Decides what is drawn.")] = 0,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Most memory for weights, e.g. 8GiB; what does not fit is read for every token."),
+    ] = None,
+) -> None:
+    """Let a causal language model go on with a text."""
+    from headrace.cli.generate_stage import generate_stage
+
+    generate_stage(folder, prompt, max_tokens, temperature, top_p, seed, memory)
+
+
+@app.command()
 def params() -> None:
     """Print every key of the params: type, default, meaning."""
     from headrace.cli.reference import reference

@@ -10,6 +10,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightRenaming
 
 from headrace.errors import UserError
 from headrace.models.segments import Segment
@@ -64,6 +66,21 @@ def weights_from_folder(folder: Path, segment: Segment) -> dict[str, Tensor]:
                     )
                 weights[name] = tensor.float()
     return weights
+
+
+def names_in_folder(folder: Path, model: PreTrainedModel) -> dict[str, str]:
+    """What a folder calls parameters whose names differ: a folder of the base model alone leaves its prefix out, and
+    transformers gives some models' weights other names in files (GPT-NeoX: embed_out for lm_head)."""
+    held, prefix = weight_map(folder), f"{model.base_model_prefix}."
+    renamings = [rule for rule in get_model_conversion_mapping(model) if isinstance(rule, WeightRenaming)]
+    found: dict[str, str] = {}
+    for in_file in held:
+        name = in_file
+        for rule in renamings:
+            name = rule.rename_source_key(name)[0]
+        found[name] = in_file
+    names = {name: found.get(name) or found.get(name.removeprefix(prefix)) for name, _ in model.named_parameters()}
+    return {name: other for name, other in names.items() if other is not None and name not in held}
 
 
 def weight_map(folder: Path) -> dict[str, str]:

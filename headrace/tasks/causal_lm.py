@@ -44,10 +44,7 @@ def config(params: Params, vocabulary: Vocabulary | None) -> PretrainedConfig:
     """The model's config; raises UserError when it is no decoder, or does to its logits what we do not."""
     ids = (vocabulary.size, vocabulary.pad_id, vocabulary.sep_id) if vocabulary is not None else ()
     made = model_config(params.model, *ids)
-    if type(made) not in MODEL_FOR_CAUSAL_LM_MAPPING or type(made) in MODEL_FOR_MASKED_LM_MAPPING:
-        raise UserError(
-            f"task.kind = 'causal_lm' does not fit model {params.model.name!r}; choose a decoder: gpt2, gpt_neox, llama, ..."
-        )
+    check_config(made, params.model.name)
     for key, nothing in _LOGIT_KEYS.items():
         if (value := getattr(made, key, nothing)) != nothing:
             raise UserError(f"model.config.{key} = {value!r} is not supported by causal_lm; set it to {nothing}")
@@ -55,12 +52,20 @@ def config(params: Params, vocabulary: Vocabulary | None) -> PretrainedConfig:
     return made
 
 
+def check_config(config: PretrainedConfig, name: str) -> None:
+    """Refuse models that are no decoders."""
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING or type(config) in MODEL_FOR_MASKED_LM_MAPPING:
+        raise UserError(
+            f"task.kind = 'causal_lm' does not fit model {name!r}; choose a decoder: gpt2, gpt_neox, llama, ..."
+        )
+
+
 def new_model(config: PretrainedConfig) -> PreTrainedModel:
     return AutoModelForCausalLM.from_config(config)
 
 
 def load_model(folder: str) -> PreTrainedModel:
-    return AutoModelForCausalLM.from_pretrained(folder)
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
 
 def freeze_unused(model: PreTrainedModel, params: Params) -> None:

@@ -96,7 +96,7 @@ def new_model(config: PretrainedConfig) -> BertForPreTraining:
 
 
 def load_model(folder: str) -> BertForPreTraining:
-    return BertForPreTraining.from_pretrained(folder)
+    return BertForPreTraining.from_pretrained(folder, dtype=torch.float32)
 
 
 def freeze_unused(model: BertForPreTraining, params: Params) -> None:

@@ -12,7 +12,7 @@ import yaml
 from jobs import Job, Outcome, bytes_under
 
 NewJob = Callable[..., Job]
-COMMANDS = ("run", "prepare", "train", "evaluate", "inspect", "params")
+COMMANDS = ("run", "prepare", "train", "evaluate", "inspect", "generate", "params")
 
 
 def assert_works(outcome: Outcome) -> str:

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from headrace.optim import LossScale
 from headrace.params import Params
 from headrace.planning.device import Precision
+from headrace.store.snapshot import write_snapshot
 from headrace.tasks import causal_lm
 from headrace.text.batches import Batch
 from headrace.text.examples import every_example
@@ -181,6 +182,17 @@ def test_isolated_documents_are_as_if_each_were_alone(setting, family):
     assert result.loss == pytest.approx((alone / batch.num_targets).item(), rel=1e-5)
     norm = torch.stack([p.grad.norm() for p in oracle.parameters() if p.grad is not None]).norm().item()
     assert result.gradient_norm == pytest.approx(norm, rel=1e-4)
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_a_snapshot_is_a_folder_transformers_reads(setting, family, tmp_path):
+    _, trainable, batches = setting(family)
+    ours(trainable, batches[0], 0)
+    trainable.config.save_pretrained(tmp_path)
+    write_snapshot(trainable.store, tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    for name, weight in loaded.named_parameters():
+        assert torch.equal(weight, weights_of(trainable)[name]), name
 
 
 def test_logits_are_never_whole(setting, monkeypatch):
