@@ -114,9 +114,16 @@ class DiskSegment:
         """Fill the slab (size,) fp32 with the weights, applying a pending update on the way and writing it back.
 
         sums: note the sums of the files, as a snapshot needs them. have_weights: the slab is filled already."""
-        if self.pending is None:
-            self._read_weights(slab, ring)
-            return
+        try:
+            if self.pending is None:
+                self._read_weights(slab, ring)
+            else:
+                self._update(slab, ring, sums, have_weights)
+        except OSError as error:
+            raise _disk_error(error, self.weights) from None
+
+    def _update(self, slab: Tensor, ring: Ring, sums: bool, have_weights: bool) -> None:
+        assert self.pending is not None
         totals = dict.fromkeys(self.files, 0)
         self.sums.clear()
         update, self.pending = self.pending, None
@@ -180,8 +187,6 @@ class DiskSegment:
                 headers = [self._header(None), *map(self._header, self.roles)]
                 for path, header in zip(self.files, headers, strict=True):
                     self.sums[path] = sum_text(header, totals[path])
-        except OSError as error:
-            raise _disk_error(error, self.weights) from None
         finally:
             for tasks in [*reads.values(), *writes]:
                 for task in tasks:
@@ -237,26 +242,23 @@ class DiskSegment:
             whole.copy_(stored)
 
     def _read_weights(self, slab: Tensor, ring: Ring) -> None:
-        try:
-            with SlabFile(self.weights) as file:
-                if self.weight_dtype is torch.float32:
-                    step = 4 << 20  # elements; a few reads at a time
-                    tasks = [
-                        self._submit(file.read, 4 * a, _bytes(slab[a : min(a + step, len(slab))]), "weight", False)
-                        for a in range(0, len(slab), step)
-                    ]
-                    _wait(tasks)
-                    return
-                size = self.weight_dtype.itemsize
-                room = ring.staging.nbytes // size
-                for a in range(0, len(slab), room):
-                    piece = slab[a : a + room]
-                    stored = ring.staging[: len(piece) * size]
-                    file.read(a * size, stored)
-                    self.traffic.add("weight", stored.nbytes, written=False)
-                    piece.copy_(stored.view(self.weight_dtype))
-        except OSError as error:
-            raise _disk_error(error, self.weights) from None
+        with SlabFile(self.weights) as file:
+            if self.weight_dtype is torch.float32:
+                step = 4 << 20  # elements; a few reads at a time
+                tasks = [
+                    self._submit(file.read, 4 * a, _bytes(slab[a : min(a + step, len(slab))]), "weight", False)
+                    for a in range(0, len(slab), step)
+                ]
+                _wait(tasks)
+                return
+            size = self.weight_dtype.itemsize
+            room = ring.staging.nbytes // size
+            for a in range(0, len(slab), room):
+                piece = slab[a : a + room]
+                stored = ring.staging[: len(piece) * size]
+                file.read(a * size, stored)
+                self.traffic.add("weight", stored.nbytes, written=False)
+                piece.copy_(stored.view(self.weight_dtype))
 
     def _weight_stop(self, chunk: Chunk) -> int:
         """The last chunk takes what does not train along: a page holds the end of one and the start of the other."""

@@ -177,8 +177,13 @@ class Saved:
     def close(self) -> None:
         self.pool.close()
         self._threads.shutdown(wait=True)
+        self.close_file()
+
+    def close_file(self) -> None:
+        """Let go of the scratch file; the next record begins a new one."""
         if self._file is not None:
             self._file.close()
+            self._file = None
 
     def _backward_order(self) -> list[tuple[int, int]]:
         """Segments from the last to the first, microbatches of each in order."""

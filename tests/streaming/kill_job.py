@@ -14,7 +14,9 @@ STEPS, EVERY = 12, 2
 
 
 def main(folder: Path) -> None:
-    config = GPT2Config(vocab_size=4000, n_embd=128, n_layer=4, n_head=2, n_positions=32, bos_token_id=0, eos_token_id=0)
+    config = GPT2Config(
+        vocab_size=4000, n_embd=128, n_layer=4, n_head=2, n_positions=32, bos_token_id=0, eos_token_id=0
+    )
     model = headrace.stream(
         config,
         optimizer=headrace.AdamW(lr=1e-3),

@@ -1,5 +1,8 @@
 """`headrace.stream` as a user meets it: from a name, a folder, a config, a module; saved, resumed, refused."""
 
+import shutil
+import subprocess
+
 import pytest
 import torch
 from models import VOCABULARY, HandWritten, batch, make
@@ -149,3 +152,40 @@ def test_a_loss_that_is_not_finite_updates_nothing(tmp_path):
     after = [model.store.weights(i) for i in range(5)]
     assert all(torch.equal(a[name], b[name]) for a, b in zip(before, after, strict=True) for name in a)
     assert model.step(inputs) < expected
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system in memory with 6 MiB, and a way to make it larger."""
+    mounted = tmp_path / "disk"
+    mounted.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(mounted)], capture_output=True).returncode:
+        pytest.skip("mounting a small file system needs root with CAP_SYS_ADMIN")
+    yield mounted, lambda: subprocess.run(["mount", "-o", "remount,size=60m", str(mounted)], check=True)
+    subprocess.run(["umount", "-l", str(mounted)], check=True)
+
+
+@pytest.mark.parametrize("what", ["update", "snapshot", "gradient", "activations"])
+def test_a_full_disk_stops_clearly_and_the_run_goes_on_when_there_is_room(tmp_path, small_disk, what):
+    disk, enlarge = small_disk
+    policy = "spill" if what == "activations" else "keep"
+    model = stream(CONFIG, disk / "store", activations=policy)
+    expected = steps(stream(CONFIG, tmp_path / "store", activations=policy), 0, 3)
+    assert steps(model, 0, 1) == expected[:1]
+    model.snapshot(disk / "snapshot")
+    filler = disk / "filler"
+    if what in ("gradient", "activations"):  # their scratch files are there already: make them new
+        for path in (disk / "store" / "scratch").iterdir():
+            path.unlink()
+        model.streaming.saved.close_file()
+    filler.write_bytes(bytes(shutil.disk_usage(disk).free - (20 << 10 if what != "snapshot" else 0)))
+    with pytest.raises(UserError, match=r"disk is full|No space left|cannot be written"):
+        if what == "snapshot":
+            model.snapshot(disk / "second")
+        steps(model, 1, 3)
+    model.close()
+    filler.unlink()
+    enlarge()
+    again = stream(CONFIG, disk / "store", activations=policy)
+    again.resume(disk / "snapshot")
+    assert steps(again, 1, 3) == expected[1:]
