@@ -271,7 +271,7 @@ class OptimizerParams(_Section):
     eps: Annotated[float, Field(gt=0.0)] = 1e-6
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
     no_decay: list[str] = ["bias", "LayerNorm"]
-    """Parameters whose name contains one of these are not decayed."""
+    """Parameters whose name contains one of these are not decayed; default for causal_lm: bias, norm, Norm, ln_."""
     bias_correction: bool = True
     """Adam's bias correction; BERT's original optimizer has none."""
     max_gradient_norm: Annotated[float, Field(gt=0.0)] | None = 1.0
@@ -342,7 +342,10 @@ class EvaluationParams(_Section):
     mask_seed: int = 12345
     """Fixes examples and masks of the evaluation, so that figures of different checkpoints compare."""
     fill: list[str] = []
-    """Sentences with one [MASK] each for which the report shows what the model fills in."""
+    """Sentences with one [MASK] each for which the report shows what the model fills in; masked_lm."""
+    prompts: list[str] = []
+    """Beginnings of texts for which the report shows how the model goes on, drawn at temperature 0.7 from the likeliest
+    tokens that together hold 90 %; causal_lm."""
 
     @field_validator("fill")
     @classmethod
@@ -388,6 +391,19 @@ class Params(_Section):
     evaluation: EvaluationParams = EvaluationParams()
     device: DeviceParams = DeviceParams()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_the_task(cls, given: Any) -> Any:
+        """BERT calls its norms LayerNorm; the GPTs have other names for them."""
+        try:
+            optimizer = given["training"].get("optimizer", {})
+            if given["task"]["kind"] != "causal_lm" or "no_decay" in optimizer:
+                return given
+            training = {**given["training"], "optimizer": {**optimizer, "no_decay": ["bias", "norm", "Norm", "ln_"]}}
+        except (KeyError, TypeError, AttributeError):
+            return given  # not even sections: told below
+        return {**given, "training": training}
+
     @model_validator(mode="after")
     def _lengths_fit_the_model(self) -> "Params":
         positions = self.model.max_position_embeddings
@@ -415,6 +431,8 @@ class Params(_Section):
                 f"begins with {fitting}, or another task"
             )
         if self.task.kind == "masked_lm":
+            if self.evaluation.prompts:
+                raise ValueError("evaluation.prompts has no meaning for task.kind = 'masked_lm'; leave it out")
             return self
         given: dict[str, Any] = {
             f"training.phases.{i}.{name}": getattr(phase, name)

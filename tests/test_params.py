@@ -107,6 +107,7 @@ WRONG = [
      "it out"),
     ("task", {"isolate_documents": True}, "task.isolate_documents = True has no meaning for task.kind = 'masked_lm'; leave "
      "it out"),
+    ("evaluation.prompts", ["a"], "evaluation.prompts has no meaning for task.kind = 'masked_lm'; leave it out"),
     ("model", {"config": {"hidden_size": 3}}, "model.config.model_type is required and not given: gpt2, llama, ..."),
     ("model", {"config": {"model_type": "llama"}, "hidden_size": 3}, "model.hidden_size and model.config exclude each other; "
      "write it inside model.config"),
@@ -168,6 +169,7 @@ def test_defaults_depend_on_the_preset_and_survive_a_round_trip():
         params = validate_params({**tree, "model": model})
         assert (params.model.max_position_embeddings, params.model.hidden_dropout) == (positions, dropout)
         assert params.task.examples == "windows"
+        assert params.training.optimizer.no_decay == ["bias", "norm", "Norm", "ln_"]
         assert validate_params(yaml.safe_load(dump_params(params))) == params
 
 

@@ -1,6 +1,8 @@
 """The stages of a run in order, each doing only what is not done yet: prepare -> train -> evaluate -> report."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from headrace.cli.prepare_stage import open_run
 from headrace.errors import UserError
 from headrace.evaluation.evaluate import describe, evaluate
 from headrace.evaluation.fill import Filled, fill_blanks, fill_held_out
+from headrace.evaluation.generate import Continued, open_writer
 from headrace.params import Params
 from headrace.planning.device import choose_precision
 from headrace.progress import say
@@ -27,6 +30,7 @@ from headrace.training.records import read_records, record_evaluation
 from headrace.training.setup import check_model
 
 HELD_OUT_SAMPLES = 8
+CONTINUATION_TOKENS = 60
 
 
 def train_stage(params: Params) -> None:
@@ -99,10 +103,12 @@ def run_stages(params: Params) -> None:
         say(line)
 
 
-def sample_predictions(params: Params, run: RunFolder, tokens: TokenFolder, vocabulary: Vocabulary) -> list[Filled]:
+def sample_predictions(
+    params: Params, run: RunFolder, tokens: TokenFolder, vocabulary: Vocabulary
+) -> Sequence[Filled | Continued]:
     """The model's guesses for the user's sentences and some held-out ones; also written to samples.json."""
-    if params.task.kind != "masked_lm":
-        return []
+    if params.task.kind == "causal_lm":
+        return _continuations(params, run)
     model = load_model(params, run.model.resolve(), torch.device("cpu"))
     assert isinstance(model, BertForPreTraining)
     samples = fill_blanks(model, vocabulary, params.evaluation.fill)
@@ -112,7 +118,21 @@ def sample_predictions(params: Params, run: RunFolder, tokens: TokenFolder, voca
     return samples
 
 
-def summary(params: Params, run: RunFolder, tokens: TokenFolder, samples: list[Filled]) -> list[str]:
+def _continuations(params: Params, run: RunFolder) -> list[Continued]:
+    """How the model goes on with the user's beginnings; also written to samples.json."""
+    if not params.evaluation.prompts:
+        return []
+    writer = open_writer(run.model.resolve(), params.device.memory, CONTINUATION_TOKENS)
+    samples = [
+        Continued(prompt, "".join(writer.write(prompt, CONTINUATION_TOKENS, 0.7, 0.9, params.run.seed)))
+        for prompt in params.evaluation.prompts
+    ]
+    data = json.dumps([asdict(sample) for sample in samples], ensure_ascii=False, indent=1)
+    write_atomically(run.samples, data.encode())
+    return samples
+
+
+def summary(params: Params, run: RunFolder, tokens: TokenFolder, samples: Sequence[Filled | Continued]) -> list[str]:
     """What a person wants to know of a finished run, most important first."""
     lines = [""]
     evaluations = read_records(run.evaluations)
@@ -141,8 +161,12 @@ def summary(params: Params, run: RunFolder, tokens: TokenFolder, samples: list[F
         + (f", {speeds[len(speeds) // 2]:,.0f} tokens/s in training (median)" if speeds else "")
     )
     if samples:
-        lines.append("What the model puts into a blank:")
+        filled = isinstance(samples[0], Filled)
+        lines.append("What the model puts into a blank:" if filled else "How the model goes on:")
         for sample in samples[:6]:
+            if isinstance(sample, Continued):
+                lines.append(f"  {sample.prompt} -> {' '.join(sample.text.split())}")
+                continue
             guesses = "  ".join(f"{text} {share:.0%}" for text, share in sample.guesses[:3])
             truth = f"   (text: {sample.truth})" if sample.truth else ""
             lines.append(f"  {sample.text.replace('[MASK]', '[　]')}  ->  {guesses}{truth}")

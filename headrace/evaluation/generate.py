@@ -58,6 +58,14 @@ class Writer:
             yield text[len(said) :]
 
 
+@dataclass(frozen=True)
+class Continued:
+    """A beginning and how the model went on."""
+
+    prompt: str
+    text: str
+
+
 def open_writer(folder: Path, memory_bytes: int | None = None, num_tokens: int = 0) -> Writer:
     """The model and tokenizer of a Hugging Face folder. memory_bytes: most that weights, earlier tokens' keys and values
     (up to num_tokens) and what is being read may take; None = all weights are at hand. Raises UserError."""

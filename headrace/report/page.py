@@ -125,6 +125,8 @@ def _headline(metrics: Records, evaluations: Records, report: dict[str, Any]) ->
 
 
 def _samples(samples: Records, language: str) -> str:
+    if samples and "prompt" in samples[0]:
+        return _continuations(samples, language)
     rows = []
     for sample in samples:
         before, _, after = str(sample.get("text", "")).partition("[MASK]")
@@ -141,6 +143,17 @@ def _samples(samples: Records, language: str) -> str:
         "empty one is a question of the user's.</p>"
         '<div class="scroll"><table class="samples"><thead><tr><th>Sentence</th><th>Guesses</th></tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div></section>"
+    )
+
+
+def _continuations(samples: Records, language: str) -> str:
+    rows = "".join(
+        f'<tr><td lang="{language}"><b>{escape(str(sample["prompt"]))}</b>{escape(str(sample.get("text", "")))}</td></tr>'
+        for sample in samples
+    )
+    return (
+        "<section><h2>How the model goes on</h2><p>Bold: the beginnings it was given.</p>"
+        f'<div class="scroll"><table class="samples"><tbody>{rows}</tbody></table></div></section>'
     )
 
 

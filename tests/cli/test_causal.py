@@ -15,6 +15,7 @@ def gpt_job(new_job) -> Job:
     job.tree["model"]["preset"] = "gpt2-tiny"
     job.tree["task"] = {"kind": "causal_lm"}
     job.tree["training"]["checkpoint_every"] = 15
+    job.tree["evaluation"]["prompts"] = ["私は"]
     return job
 
 
@@ -47,6 +48,8 @@ def test_a_gpt_trains_is_killed_and_goes_on_with_the_same_numbers(gpt_job, new_j
     assert inspected.code == 0 and "next-token accuracy" in inspected.out
     report = (gpt_job.run_folder / "report.html").read_text()
     assert "Next-token accuracy" in report and "every token from those before it" in report
+    [sample] = json.loads((gpt_job.run_folder / "samples.json").read_text())
+    assert sample["prompt"] == "私は" and sample["text"] and "<b>私は</b>" in report
     written = gpt_job("generate", "run", "--prompt", "私は", "--max-tokens", "5", "--memory", "1GiB", with_params=False)
     assert written.code == 0 and written.out.startswith("私は")
     [first, _] = json.loads((gpt_job.run_folder / "phases.json").read_text())
