@@ -44,7 +44,7 @@ class Meter:
             text += f" {self.unit}"
         text += f", {_count(rate)} {self.unit}/s"
         if self.total and rate > 0:
-            text += f", {_duration(max(self.total - self.done, 0) / rate)} left"
+            text += f", {duration_text(max(self.total - self.done, 0) / rate)} left"
         return text + (f", {self.note}" if self.note else "")
 
     def _show(self) -> None:
@@ -94,7 +94,7 @@ def _count(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s" if minutes else f"{seconds} s"

@@ -32,6 +32,18 @@ def run(params: ParamsFile, overrides: Overrides = None) -> None:
 
 
 @app.command()
+def plan(
+    params: ParamsFile,
+    overrides: Overrides = None,
+    probe: Annotated[bool, typer.Option(help="Measure the machine again: about ten seconds.")] = False,
+) -> None:
+    """Show what a run will take: memory, disk, bytes moved and time; nothing is made."""
+    from headrace.cli.plan_stage import plan_stage
+
+    plan_stage(load_params(params, overrides or ()), probe)
+
+
+@app.command()
 def prepare(params: ParamsFile, overrides: Overrides = None) -> None:
     """Make the vocabulary and the tokens of the text."""
     from headrace.cli.prepare_stage import prepare_stage

@@ -9,6 +9,7 @@ whichever saves more bytes a step, the first and last segments first because a p
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from headrace.errors import UserError
@@ -84,6 +85,8 @@ class Plan:
     held_gradient_bytes: int
     spill_bytes: int
     works: tuple[WorkPlan, ...]
+    machine: Machine
+    """The rates that times were computed with."""
     why: tuple[str, ...]
 
     @property
@@ -126,8 +129,10 @@ def make_plan(
     wish: Wish = Wish(),
     head: int | None = None,
     device: str = "cpu",
+    folder: Path | None = None,
 ) -> Plan:
-    """Choose, and say what it costs. head: the segment whose backward can follow its forward at once.
+    """Choose, and say what it costs. head: the segment whose backward can follow its forward at once. folder: of
+    the store, for messages.
 
     Raises UserError when memory or disk does not suffice, with what would.
     """
@@ -140,9 +145,9 @@ def make_plan(
             else ""
         )
         raise UserError(
-            f"the run needs {size_text(sum(disk.values()))} of disk{kept}: "
+            f"{folder or 'store'}: the run needs {size_text(sum(disk.values()))} of disk{kept}: "
             f"{', '.join(f'{size_text(size)} {kind}' for kind, size in disk.items())}; {size_text(disk_free_bytes)} are "
-            f"free. Make room, keep fewer checkpoints, or choose another folder (run.folder, device.store)"
+            f"free. Free space, keep fewer checkpoints, or choose another folder (run.folder, device.store)"
         )
     return Plan(
         num_parameters=sum(size.num_parameters for size in sizes.sizes),
@@ -158,6 +163,7 @@ def make_plan(
         held_gradient_bytes=choice.held_gradient_bytes,
         spill_bytes=choice.spill_bytes,
         works=tuple(_work(sizes, choice, work, machine) for work in works),
+        machine=machine,
         why=tuple(why),
     )
 

@@ -1,12 +1,32 @@
 """What the machine can do, measured."""
 
+import json
+import os
+import platform
+import statistics
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
-from headrace.params import Params
-from headrace.planning.machine import ASSUMED, Machine
+from headrace.errors import UserError
+from headrace.optim.rule import Rule
+from headrace.planning.machine import Machine
+from headrace.store.files import SlabFile, aligned, header_of
+from headrace.store.layout import Entry
+from headrace.store.store import IO_THREADS
+from headrace.text.tokens import write_atomically
+
+if TYPE_CHECKING:
+    from headrace.planning.device import Precision
+
+DISK_BYTES = 1 << 30
+PIECE_BYTES = 4 << 20
 
 
 @cache
@@ -35,6 +55,112 @@ def has_fast_bf16(device: torch.device) -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()  # pyright: ignore
 
 
-def probe(params: Params) -> Machine:
-    """What the machine can do, without a measurement that takes seconds: GEMM, and what is assumed for the rest."""
-    return ASSUMED
+def probe(folder: Path, rule: Rule, precision: "Precision") -> Machine:
+    """Measure what training here reaches, with its disk state in `folder`: about ten seconds."""
+    read, write = disk_rates(folder)
+    return Machine(
+        flops=training_flops_rate(precision),
+        read_bytes_per_s=read,
+        write_bytes_per_s=write,
+        update_parameters_per_s=update_rate(rule),
+        cores=os.cpu_count() or 1,
+        measured=True,
+    )
+
+
+def cached_machine(folder: Path, rule: Rule, precision: "Precision") -> Machine | None:
+    """What was measured here before, for this folder's disk and this rule."""
+    try:
+        return Machine(**json.loads(_cache_file().read_text("utf-8"))[_key(folder, rule, precision)])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def cache_machine(machine: Machine, folder: Path, rule: Rule, precision: "Precision") -> None:
+    """Keep it for later runs; a cache folder that cannot be written to is no reason to stop."""
+    file = _cache_file()
+    try:
+        known = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, json.dumps(known | {_key(folder, rule, precision): asdict(machine)}, indent=1).encode())
+    except (OSError, ValueError):
+        return
+
+
+def training_flops_rate(precision: "Precision", width: int = 1024, tokens: int = 512) -> float:
+    """Floating-point operations a second in forward and backward of a transformer block, matrix products counted: what
+    norms, softmax and activations cost is in it. Median of a few."""
+    device = precision.device
+    block = torch.nn.TransformerEncoderLayer(width, width // 64, 4 * width, 0.0, batch_first=True, device=device)
+    x = torch.randn(2, tokens // 2, width, device=device, requires_grad=True)
+    times = []
+    for _ in range(6):
+        started_s = time.perf_counter()
+        with precision.autocast():
+            y = block(x)
+        y.float().sum().backward()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - started_s)
+    flops = 6.0 * 12 * width**2 * tokens + 12.0 * width * tokens * tokens / 2
+    return flops / statistics.median(times[1:])
+
+
+def disk_rates(folder: Path) -> tuple[float, float]:
+    """Bytes read and written a second in `folder`, the way the store moves them: direct, from a few threads."""
+    path = folder / ".probe.safetensors"
+    pieces = range(0, DISK_BYTES, PIECE_BYTES)
+    header = header_of([Entry("probe", torch.Size([DISK_BYTES // 4]), 0, False)], torch.float32)
+    buffers = [aligned(PIECE_BYTES) for _ in range(IO_THREADS)]
+    for buffer in buffers:
+        buffer.random_()  # some disks compress
+    created = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with ThreadPoolExecutor(IO_THREADS) as threads, SlabFile.create(path, header, DISK_BYTES) as file:
+
+            def rate(move: Callable[[int, torch.Tensor], None]) -> float:
+                started_s = time.perf_counter()
+                list(threads.map(lambda k: move(pieces[k], buffers[k % IO_THREADS]), range(len(pieces))))
+                return DISK_BYTES / (time.perf_counter() - started_s)
+
+            write = rate(file.write)
+            return rate(file.read), write
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror}); make room, or choose another folder") from None
+    finally:
+        path.unlink(missing_ok=True)
+        if created:
+            folder.rmdir()
+
+
+def update_rate(rule: Rule, num_parameters: int = 1 << 20) -> float:
+    """Parameters a second that the rule updates on the thread that fetches."""
+    side = int(num_parameters**0.5)
+
+    def measure() -> float:
+        weight = torch.zeros(side, side, dtype=rule.weight_dtype)
+        gradient = torch.randn(side, side)
+        state = [torch.zeros(shape, dtype=dtype) for shape, dtype in rule.state_of(weight.shape).values()]
+        flat = [[t if rule.needs_whole_parameter else t.view(-1)] for t in (weight, gradient, *state)]
+        times = []
+        for step in range(1, 8):
+            started_s = time.perf_counter()
+            rule.update(*flat, step=step, lr=1e-6, gradient_scale=0.5, keys=[1])
+            times.append(time.perf_counter() - started_s)
+        return side * side / statistics.median(times[1:])
+
+    with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,)) as thread:
+        return thread.submit(measure).result()
+
+
+def _cache_file() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace" / "machine.json"
+
+
+def _key(folder: Path, rule: Rule, precision: "Precision") -> str:
+    place = folder
+    while not place.exists():
+        place = place.parent
+    parts = (platform.node(), os.cpu_count(), torch.get_num_threads(), torch.__version__, place.stat().st_dev)
+    return " ".join(map(str, (*parts, type(rule).__name__, precision.device.type, precision.compute_dtype)))

@@ -8,7 +8,7 @@ import math
 import os
 import shutil
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,16 @@ from headrace.optim.rule import Rule
 from headrace.params import Params
 from headrace.planning.device import Precision, microbatch_tokens
 from headrace.planning.footprint import measure
-from headrace.planning.machine import Machine
+from headrace.planning.machine import ASSUMED
 from headrace.planning.memory import Sizes, Work
 from headrace.planning.plan import Plan, Wish, make_plan
+from headrace.planning.probe import cache_machine, cached_machine, probe
 from headrace.run_folder import RunFolder
 from headrace.tasks import Task, task_of
 from headrace.text.batches import Batch, Microbatch
 
 FREE_SHARE = 0.9  # of what is free now: the default budget
+WORTH_PROBING_S = 120.0  # shorter runs are planned with an assumed machine
 
 
 def plan_run(
@@ -40,10 +42,12 @@ def plan_run(
     segments: Sequence[Segment],
     rule: Rule,
     precision: Precision,
-    machine: Machine,
+    measure_machine: bool = False,
 ) -> Plan:
-    """The plan of a run of this model, as built without weights. Raises UserError where it cannot fit."""
-    task = task_of(params)
+    """The plan of a run of this model, as built without weights. Raises UserError where it cannot fit.
+
+    measure_machine: even where it was measured before, or the run is too short to be worth the ten seconds."""
+    task, folder = task_of(params), store_folder(params)
     sizes = Sizes(
         segments,
         rule,
@@ -63,12 +67,12 @@ def plan_run(
         raise UserError("device.ram: on a CPU, RAM is the device's memory; give device.memory alone")
     if device.placement == "ram" and not on_cpu:
         raise UserError("device.placement = ram: on a GPU there is no RAM tier yet; use auto, device or disk")
-    return make_plan(
+    plan_for = partial(
+        make_plan,
         sizes,
         works,
         memory_bytes=device.memory or int(FREE_SHARE * _free_bytes(precision)),
         disk_free_bytes=_free_disk_bytes(params),
-        machine=machine,
         wish=Wish(
             placement="device" if device.placement == "ram" else device.placement,
             activations=device.activations,
@@ -79,7 +83,16 @@ def plan_run(
         ),
         head=next(i for i, segment in enumerate(segments) if segment.name == task.HEAD),
         device=precision.device.type,
+        folder=folder,
     )
+    machine = None if measure_machine else cached_machine(folder, rule, precision)
+    if machine is None:
+        plan = plan_for(machine=ASSUMED)
+        if not measure_machine and plan.total_s < WORTH_PROBING_S:
+            return plan
+        machine = probe(folder, rule, precision)
+        cache_machine(machine, folder, rule, precision)
+    return plan_for(machine=machine)
 
 
 def planned_model(params: Params, vocabulary_size: int | None) -> tuple[PreTrainedModel, list[Segment]]:

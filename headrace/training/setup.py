@@ -13,7 +13,6 @@ from headrace.optim import AdamW, LossScale
 from headrace.params import Params
 from headrace.planning.device import Precision
 from headrace.planning.plan import Plan
-from headrace.planning.probe import probe
 from headrace.planning.run import plan_run, store_folder
 from headrace.run_folder import RunFolder
 from headrace.store.store import Store
@@ -57,7 +56,7 @@ def build_trainable(
     head = [segment.name for segment in segments].index(task.HEAD)
     rule, plan = update_rule(params), None
     if run is not None:
-        plan = plan_run(params, model, segments, rule, precision, probe(params))
+        plan = plan_run(params, model, segments, rule, precision)
     folder = store_folder(params)
     if plan is not None and plan.streams:
         folder.mkdir(parents=True, exist_ok=True)

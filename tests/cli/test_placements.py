@@ -82,3 +82,25 @@ def test_what_does_not_fit_is_refused_before_anything_is_made(make):
     assert "at least" in outcome.err and "device.memory is 200 KiB" in outcome.err
     assert not made.checkpoints()
     assert not (made.run_folder / "store").exists()
+
+
+def test_plan_before_anything_is_prepared(make):
+    made = make(placement="disk")
+    outcome = made("plan")
+    assert outcome.code == 0, outcome
+    assert not made.run_folder.exists()
+    for shown in ("vocabulary 261", "device.placement says so", "embeddings", "phase 1", "Disk wear", "assumed"):
+        assert shown in outcome.out
+    planned = outcome.out.split("\n")
+    ran = run(made)
+    assert [line for line in made("plan").out.split("\n") if "each step" in line] == [
+        line for line in planned if "each step" in line
+    ]
+    for i, work in enumerate(ran["plan"]["works"]):
+        assert f"phase {i}" in outcome.out and work["read_bytes"]["state"] > 0
+
+
+def test_plan_refuses_what_does_not_fit(make):
+    outcome = make(memory="200KiB")("plan")
+    assert outcome.code == 2
+    assert "at least" in outcome.err

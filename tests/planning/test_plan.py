@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import headrace.training.optimizers as optimizers
 import headrace.training.streamed_model as sm
 from headrace.errors import UserError
 from headrace.models.segments import segments_of
@@ -85,7 +86,7 @@ def test_bytes_a_step(tmp_path, monkeypatch, family, placement, policy, held_byt
     places = [placement if placement != "mixed" else ("device", "disk")[i % 2] for i in range(len(segments))]
     made = sm.build(
         make(family, 0.1).train(),
-        sm.AdamW(lr=1e-3),
+        optimizers.AdamW(lr=1e-3),
         folder=tmp_path,
         placements=places,
         policies=policy,
