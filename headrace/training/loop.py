@@ -16,6 +16,7 @@ from headrace.optim import learning_rate
 from headrace.params import Params, PhaseParams
 from headrace.planning.device import Precision, choose_precision, microbatch_tokens
 from headrace.planning.flops import training_flops
+from headrace.planning.measured import Measured
 from headrace.planning.plan import brief
 from headrace.planning.probe import measured_gemm_flops
 from headrace.progress import Meter, progress, say
@@ -61,13 +62,19 @@ def train(params: Params, run: RunFolder, tokens: TokenFolder, vocabulary: Vocab
         write_atomically(run.plan, json.dumps(trainable.plan.record(), indent=1).encode())
         for line in brief(trainable.plan):
             say(line)
-    loop = _Loop(params, run, tokens, vocabulary, precision, trainable, state, Records(run, state.step))
+    measured = Measured(trainable.store.traffic)
+    loop = _Loop(params, run, tokens, vocabulary, precision, trainable, state, Records(run, state.step), measured)
     try:
         with stop_on_signals() as stop_asked:
             loop.run(stop_asked)
     finally:
         loop.records.close()
         trainable.close()
+        if trainable.plan is not None:
+            beside = {**trainable.plan.record(), "measured": loop.measured.record()}
+            write_atomically(run.plan, json.dumps(beside, indent=1).encode())
+            for line in loop.measured.beside(trainable.plan) if trainable.plan.streams else ():
+                say(line)
 
 
 @dataclass
@@ -82,6 +89,7 @@ class _Loop:
     trainable: Trainable
     state: TrainingState
     records: Records
+    measured: Measured
 
     def run(self, stop_asked: Callable[[], bool]) -> None:
         phases = self.params.training.phases
@@ -103,7 +111,8 @@ class _Loop:
         since = _Interval()
         for batch, cursor in batches:
             lr = self._learning_rate(phase)
-            result = self._step(batch, cursor, lr)
+            with self.measured.step(f"phase {self.state.phase}"):
+                result = self._step(batch, cursor, lr)
             since.add(batch, training_flops(self.params.task.kind, self.trainable.config, self._block_weights, batch))
             step, done = self.state.step, self.state.phase_step == phase.steps
             if step % training.log_every == 0 or done:
