@@ -4,11 +4,27 @@ Slabs come and go with every segment; a pool hands the same memory out again, an
 limit wait until something is given back. That wait is what keeps fetching from running ahead of computing.
 """
 
+import ctypes
 import threading
 
 from torch import Tensor
 
 from headrace.store.files import aligned, pages
+
+try:
+    _malloc_trim = ctypes.CDLL("libc.so.6").malloc_trim
+except (OSError, AttributeError):  # not glibc
+    _malloc_trim = None
+
+
+def give_back_freed_memory() -> None:
+    """Hand memory that tensors have freed back to the system.
+
+    torch asks for aligned memory, and glibc before 2.38 cuts what it frees of that into pieces it does not use again: the
+    process grew by everything a segment saved, freed or not (measured: 1.8 GiB where 1.0 were in use). Costs milliseconds.
+    """
+    if _malloc_trim is not None:
+        _malloc_trim(0)
 
 
 class Pool:

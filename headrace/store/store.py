@@ -121,9 +121,9 @@ class Store:
     def weight_file(self, i: int) -> str:
         return f"model-{i + 1:05d}-of-{len(self.layouts):05d}.safetensors"
 
-    def disk(self, i: int) -> DiskSegment | None:
+    def device_state(self, i: int) -> DeviceSegment | None:
         state = self.states[i]
-        return state if isinstance(state, DiskSegment) else None
+        return state if isinstance(state, DeviceSegment) else None
 
     @torch.no_grad()
     def fill(self, i: int, weights: Mapping[str, Tensor]) -> None:

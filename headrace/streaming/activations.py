@@ -82,7 +82,7 @@ class Saved:
 
     @contextmanager
     def record(
-        self, segment: int, microbatch: int, policy: Policy, slabs: Slabs, given: Collection[Tensor]
+        self, visit: int, microbatch: int, policy: Policy, slabs: Slabs, given: Collection[Tensor]
     ) -> Iterator[None]:
         """Take over what autograd saves while this lasts. given: tensors that others hold anyway."""
         if policy == "at_once":
@@ -116,9 +116,7 @@ class Saved:
                 _unchanged(packed.tensor, packed.version)
                 return packed.tensor
             if isinstance(packed, Place):
-                return torch.as_strided(
-                    self._slabs[segment][packed.holder][1], packed.size, packed.stride, packed.offset
-                )
+                return torch.as_strided(self._slabs[visit][packed.holder][1], packed.size, packed.stride, packed.offset)
             held, place = packed
             assert held.memory is not None, "backward of a segment that was not announced"
             flat = held.memory[held.offsets[place.holder] :]
@@ -129,22 +127,23 @@ class Saved:
             yield
         for alias, version in versions:
             _unchanged(alias, version)
+        versions.clear()  # autograd keeps `pack`, and with it what it refers to
         if record.num_bytes:
-            self._spill((segment, microbatch), record)
+            self._spill((visit, microbatch), record)
 
-    def weights(self, segment: int, slabs: Slabs) -> None:
-        """Where weights are found while the segment's backward runs."""
-        self._slabs[segment] = slabs
+    def weights(self, visit: int, slabs: Slabs) -> None:
+        """Where weights are found while the visit's backward runs."""
+        self._slabs[visit] = slabs
 
-    def expect(self, segment: int, microbatch: int) -> None:
+    def expect(self, visit: int, microbatch: int) -> None:
         """The backward of this microbatch is next: have its record in memory, and begin on those after it."""
         if not self._records:
             return
         if not self._ahead:
             self._ahead = deque(self._backward_order())
-        while self._ahead and self._ahead[0] == (segment, microbatch):
+        while self._ahead and self._ahead[0] == (visit, microbatch):
             self._ahead.popleft()
-        record = self._records.get((segment, microbatch))
+        record = self._records.get((visit, microbatch))
         if record is not None:
             if record.memory is None:
                 self._fetch(record)
@@ -157,20 +156,20 @@ class Saved:
                     break
                 self._fetch(ahead)
 
-    def done(self, segment: int, microbatch: int) -> None:
+    def done(self, visit: int, microbatch: int) -> None:
         """The backward of this microbatch is over."""
-        record = self._records.pop((segment, microbatch), None)
+        record = self._records.pop((visit, microbatch), None)
         if record is not None and record.memory is not None:
             self.pool.give(record.memory)
             record.memory = None
 
     def clear(self) -> None:
         """The step is over: nothing of it is needed any more."""
-        for segment, microbatch in list(self._records):
-            record = self._records[segment, microbatch]
+        for visit, microbatch in list(self._records):
+            record = self._records[visit, microbatch]
             if record.moving is not None:
                 record.moving.result()
-            self.done(segment, microbatch)
+            self.done(visit, microbatch)
         self._slabs.clear()
         self._order, self._ahead, self._end = [], deque(), 0
 
@@ -186,7 +185,7 @@ class Saved:
             self._file = None
 
     def _backward_order(self) -> list[tuple[int, int]]:
-        """Segments from the last to the first, microbatches of each in order."""
+        """Visits from the last to the first, microbatches of each in order."""
         order: list[tuple[int, int]] = []
         visits: list[list[tuple[int, int]]] = []
         for key in self._order:
@@ -212,13 +211,14 @@ class Saved:
         record.file_offset, self._end = self._end, self._end + pages(record.num_bytes)
         self._records[key] = record
         self._order.append(key)
-        file, storages, record.storages = self._file, record.storages, []
+        # Copied here and now, not by the thread that writes: memory that is freed in the order in which it was taken is
+        # used again for the next microbatch, and a heap that another thread frees late grows and stays.
+        for storage, offset in zip(record.storages, record.offsets, strict=True):
+            memory[offset : offset + storage.nbytes].copy_(storage)
+        file, record.storages = self._file, []
 
         def write() -> None:
             try:
-                for storage, offset in zip(storages, record.offsets, strict=True):
-                    memory[offset : offset + storage.nbytes].copy_(storage)
-                storages.clear()
                 file.write(record.file_offset, memory[: pages(record.num_bytes)])
             except OSError as error:
                 raise UserError(f"{self.scratch}: {os.strerror(error.errno or 0)}; make room, then run again") from None

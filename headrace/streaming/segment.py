@@ -9,7 +9,7 @@ segment, microbatch), so its numbers do not depend on the order or place in whic
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from headrace.models.blank import placeholder
 from headrace.models.segments import Segment
+from headrace.store.memory import give_back_freed_memory
 from headrace.store.store import Store
 from headrace.streaming.activations import Policy, Saved
 from headrace.streaming.fetch import Fetcher
@@ -72,8 +73,10 @@ class Streaming:
         depth: int = 1,
         autocast: Callable[[], Any] = nullcontext,
         head: int = -1,
+        tight: bool = False,
     ):
-        """policies: how each segment keeps what its backward needs. head: the segment the task runs itself."""
+        """policies: how each segment keeps what its backward needs. head: the segment the task runs itself. tight: memory
+        is short, so what is freed goes back to the system at once."""
         self.store, self.running, self.saved = store, running, saved
         self.policies, self.autocast = list(policies), autocast
         owner = {name: i for i, segment in enumerate(segments) for name in segment.parameters}
@@ -87,6 +90,11 @@ class Streaming:
             self.bound.append(Bound([(parameters[name], owner[name], entries[name]) for name in on_disk]))
             needs.append(tuple(sorted({owner[name] for name in on_disk})))
         self.needs = needs
+        # Slabs on the device that a segment's saved tensors may lie in.
+        self.resident = [
+            [state.weight for j in {owner[n] for n in (*s.parameters, *s.borrowed)} if (state := store.device_state(j))]
+            for s in segments
+        ]
         # Weights another segment owns, with its entry: their gradients are collected apart, wherever they are.
         self.borrowed = [
             [(parameters[name], entries[name]) for name in segment.borrowed if parameters[name].requires_grad]
@@ -95,9 +103,11 @@ class Streaming:
         self.fetcher = Fetcher(store, needs, pool_bytes, depth)
         self.head = head % len(segments)
         self.one_stack = len({s.name.rpartition("block-")[0] for s in segments if "block-" in s.name}) == 1
+        self.tight = tight
         self.training = True
         self.loss_gradient = 1.0
         self.history: list[int] = []
+        self.num_visits = 0
         # A first guess; then what the step before visited.
         self.order: list[int] = [*range(len(segments))]
         self.order += [i for i in reversed(self.order) if self.policies[i] != "at_once"]
@@ -113,7 +123,7 @@ class Streaming:
     def begin(self, step: int, loss_gradient: float = 1.0) -> None:
         """Before the first forward of a step: start fetching. loss_gradient: what the loss is multiplied by."""
         self.running.step, self.running.microbatch, self.loss_gradient = step, 0, loss_gradient
-        self.history, self.backward_visits = [], {}
+        self.history, self.backward_visits, self.num_visits = [], {}, 0
         self.fetcher.expect(self.order)
 
     def end(self) -> None:
@@ -202,6 +212,15 @@ class Streaming:
             parameter.data = placeholder(entry.shape)
             parameter.grad = None
         self.fetcher.release(slabs)
+        self.tidy()
+
+    def number_visit(self) -> int:
+        self.num_visits += 1
+        return self.num_visits
+
+    def tidy(self) -> None:
+        if self.tight:
+            give_back_freed_memory()
 
     def bind_gradients(self, i: int) -> None:
         for parameter, owner, entry in self.bound[i].uses:
@@ -253,6 +272,7 @@ class _Visit:
     def __init__(self, streaming: Streaming, i: int, calls: list[Call], flat: list[tuple[list[Any], Any]]):
         self.streaming, self.i, self.calls, self.flat = streaming, i, calls, flat
         self.policy: Policy = streaming.policies[i]
+        self.number = streaming.number_visit()
         self.leaves: list[list[Tensor]] = []  # per microbatch the differentiable inputs, cut off from what made them
         self.edges: list[list[GradientEdge | None]] = []  # per microbatch and output, where its backward begins
         self.outputs: list[tuple[list[Any], Any]] = []  # per microbatch: leaves (differentiable ones: None), structure
@@ -286,7 +306,8 @@ class _Visit:
                     self.flat[j] = (fresh, structure)
                 else:
                     given = [t for t in leaves if isinstance(t, Tensor) and not t.requires_grad]
-                    with torch.enable_grad(), streaming.saved.record(self.i, j, self.policy, self.slabs, given):
+                    given += streaming.resident[self.i]
+                    with torch.enable_grad(), streaming.saved.record(self.number, j, self.policy, self.slabs, given):
                         result = call.function(*args, **kwargs)
                     self.flat[j] = ([], structure)
                 self.generators.append(torch.get_rng_state() if call.training else None)
@@ -299,6 +320,8 @@ class _Visit:
                     self.edges.append([get_gradient_edge(t) for t, yes in zip(outputs, chosen, strict=True) if yes])
                     for leaf in self.leaves[-1]:
                         leaf.data = placeholder(leaf.shape)  # its memory belongs to what was saved, or to nobody
+                if self.policy == "spill":
+                    streaming.tidy()
                 differentiable += [t.detach() for t, yes in zip(outputs, chosen, strict=True) if yes]
                 rest = [_Differentiable if yes else t for t, yes in zip(outputs, chosen, strict=True)]
                 self.outputs.append((rest, structure))
@@ -307,6 +330,8 @@ class _Visit:
         finally:
             streaming.release(self.i, self.slabs)
             self.slabs = {}
+        if self.policy != "recompute":  # inputs are in what was saved, or needed by nobody
+            self.calls = [replace(call, args=(), kwargs={}) for call in self.calls]
         self.counts = [sum(t is _Differentiable for t in rest) for rest, _ in self.outputs]
         return differentiable
 
@@ -330,7 +355,7 @@ class _Visit:
             )
             return [leaf.grad for leaves in self.leaves for leaf in leaves]
         slabs = streaming.fetch(self.i)
-        streaming.saved.weights(self.i, slabs)
+        streaming.saved.weights(self.number, slabs)
         try:
             streaming.bind_gradients(self.i)
             queue = iter(gradients)
@@ -340,11 +365,11 @@ class _Visit:
                     edges = self._run_again(j, call)
                 else:
                     edges = self.edges[j]
-                    streaming.saved.expect(self.i, j)
+                    streaming.saved.expect(self.number, j)
                 pairs = [(edge, g) for edge, g in zip(edges, mine, strict=True) if edge is not None and g is not None]
                 if pairs:
                     torch.autograd.backward([edge for edge, _ in pairs], [g for _, g in pairs])
-                streaming.saved.done(self.i, j)
+                streaming.saved.done(self.number, j)
                 result += [leaf.grad for leaf in self.leaves[j]]
                 self.leaves[j] = []
                 if self.policy != "recompute":
@@ -352,7 +377,7 @@ class _Visit:
                 self.flat[j] = ([], None)
             streaming.gradients_done(self.i, slabs)
         finally:
-            streaming.saved.weights(self.i, {})
+            streaming.saved.weights(self.number, {})
             streaming.release(self.i, slabs)
         return result
 

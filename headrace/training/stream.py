@@ -81,6 +81,7 @@ def stream(
         pool_bytes=plan.pool_bytes,
         held_gradient_bytes=plan.held_gradient_bytes,
         spill_bytes=plan.spill_bytes,
+        tight=memory_bytes is not None,
         loss_of=loss or model_loss,
     )
     made.plan = plan

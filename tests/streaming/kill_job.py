@@ -40,6 +40,7 @@ def main(folder: Path) -> None:
             if model.updates % EVERY == 0:
                 model.snapshot(folder / "snapshots" / f"step-{model.updates:03d}")
                 for old in sorted((folder / "snapshots").glob("step-*"))[:-2]:
+                    shutil.rmtree(old.with_name(".old"), ignore_errors=True)  # a killed run may have left half of one
                     shutil.rmtree(old.rename(old.with_name(".old")))
     model.save(folder / "out")
 
