@@ -23,7 +23,7 @@ from headrace.store.files import SlabFile, aligned, block_sum, file_sum, header_
 from headrace.store.layout import Chunk, Layout
 from headrace.store.roles import Role, Update, roles_of
 
-DEPTH = 3  # chunks in flight: one read, one updated, one written
+DEPTH = 5  # chunks in flight: two read, one updated, two written
 
 
 class Ring:

@@ -5,7 +5,9 @@ limit wait until something is given back. That wait is what keeps fetching from 
 """
 
 import ctypes
+import mmap
 import threading
+from pathlib import Path
 
 from torch import Tensor
 
@@ -25,6 +27,14 @@ def give_back_freed_memory() -> None:
     """
     if _malloc_trim is not None:
         _malloc_trim(0)
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in RAM; 0 where the system does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+    except OSError:
+        return 0
 
 
 class Pool:

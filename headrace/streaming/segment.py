@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from headrace.models.blank import placeholder
 from headrace.models.segments import Segment
-from headrace.store.memory import give_back_freed_memory
+from headrace.store.memory import give_back_freed_memory, resident_bytes
 from headrace.store.store import Store
 from headrace.streaming.activations import Policy, Saved
 from headrace.streaming.fetch import Fetcher
@@ -73,10 +73,10 @@ class Streaming:
         depth: int = 1,
         autocast: Callable[[], Any] = nullcontext,
         head: int = -1,
-        tight: bool = False,
+        memory_bytes: int | None = None,
     ):
-        """policies: how each segment keeps what its backward needs. head: the segment the task runs itself. tight: memory
-        is short, so what is freed goes back to the system at once."""
+        """policies: how each segment keeps what its backward needs. head: the segment the task runs itself. memory_bytes:
+        when the process takes nearly this much, what is freed goes back to the system at once."""
         self.store, self.running, self.saved = store, running, saved
         self.policies, self.autocast = list(policies), autocast
         owner = {name: i for i, segment in enumerate(segments) for name in segment.parameters}
@@ -103,7 +103,7 @@ class Streaming:
         self.fetcher = Fetcher(store, needs, pool_bytes, depth)
         self.head = head % len(segments)
         self.one_stack = len({s.name.rpartition("block-")[0] for s in segments if "block-" in s.name}) == 1
-        self.tight = tight
+        self.memory_bytes = memory_bytes
         self.training = True
         self.loss_gradient = 1.0
         self.history: list[int] = []
@@ -219,7 +219,7 @@ class Streaming:
         return self.num_visits
 
     def tidy(self) -> None:
-        if self.tight:
+        if self.memory_bytes is not None and resident_bytes() > 0.95 * self.memory_bytes:
             give_back_freed_memory()
 
     def bind_gradients(self, i: int) -> None:

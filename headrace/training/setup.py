@@ -83,7 +83,7 @@ def build_trainable(
         plan.prefetch if plan is not None else 1,
         autocast=precision.autocast,
         head=head,
-        tight=params.device.memory is not None,
+        memory_bytes=params.device.memory,
     )
     install_segments(model, segments, streaming, run_by_task=[task.HEAD])
     return Trainable(task, model, config, store, streaming, plan)

@@ -45,6 +45,7 @@ def stream(
     placement: Literal["auto", "device", "disk"] = "auto",
     activations: Literal["auto", "keep", "spill", "recompute"] = "auto",
     microbatch: int | None = None,
+    prefetch: int = 2,
     loss: Loss | None = None,
     seed: int = 0,
     machine: Machine = ASSUMED,
@@ -64,7 +65,7 @@ def stream(
     segments = segments_of(module)
     plan, examples = _plan(
         module, segments, optimizer, batch, memory_bytes, Path(store) if store else None, placement, activations,
-        microbatch, loss, machine,
+        microbatch, prefetch, loss, machine,
     )  # fmt: skip
     if plan.streams and store is None:
         raise UserError("what does not fit in `memory` needs a folder on disk: give store=FOLDER")
@@ -81,7 +82,7 @@ def stream(
         pool_bytes=plan.pool_bytes,
         held_gradient_bytes=plan.held_gradient_bytes,
         spill_bytes=plan.spill_bytes,
-        tight=memory_bytes is not None,
+        memory_bytes=memory_bytes,
         loss_of=loss or model_loss,
     )
     made.plan = plan
@@ -136,6 +137,7 @@ def _plan(
     placement: Literal["auto", "device", "disk"],
     activations: Literal["auto", "keep", "spill", "recompute"],
     microbatch: int | None,
+    prefetch: int,
     loss: Loss | None,
     machine: Machine,
 ) -> tuple[Plan, int]:
@@ -176,6 +178,7 @@ def _plan(
             placement=placement,
             activations=activations,
             microbatch_tokens=microbatch * length if microbatch else None,
+            prefetch=prefetch,
         ),
         head=head,
     )

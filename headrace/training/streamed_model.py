@@ -245,7 +245,7 @@ def build(
     pool_bytes: int | None = None,
     held_gradient_bytes: int = 0,
     spill_bytes: int = 64 << 20,
-    tight: bool = False,
+    memory_bytes: int | None = None,
     loss_of: Loss = model_loss,
 ) -> StreamedModel:
     """A streamed model from a module. weights: values of a segment's parameters; None = those the module holds."""
@@ -276,6 +276,6 @@ def build(
         chosen[head] = "at_once"
     if pool_bytes is None:
         pool_bytes = room_for_two(store, segments)
-    streaming = Streaming(segments, store, running, saved, chosen, pool_bytes, depth, tight=tight)
+    streaming = Streaming(segments, store, running, saved, chosen, pool_bytes, depth, memory_bytes=memory_bytes)
     install_segments(model, segments, streaming)
     return StreamedModel(model, segments, store, streaming, running, optimizer, microbatch, loss_of)
