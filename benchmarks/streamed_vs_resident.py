@@ -6,7 +6,7 @@ GPT-NeoX 1024x12, 16 heads, vocabulary 50,432 (254 M parameters), 8 x 256 tokens
     plain-checkpoint   the same with every block under torch.utils.checkpoint
     ours-device        everything resident
     ours-disk          state on disk, activations kept
-    ours-small         state on disk inside --memory (peak RSS), activations spilled
+    ours-small         what the plan makes of --memory, 0.5 GiB of it for the interpreter
 
 Each variant runs in a process of its own, --rounds times in alternation; figures are medians over timed steps. Prints
 one JSON line last.
@@ -30,7 +30,6 @@ from torch.utils.checkpoint import checkpoint
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 import headrace
-import headrace.training.streamed_model as streamed_model
 from headrace.models.blank import fill_blanks
 from headrace.models.initial import initial_weights
 from headrace.models.segments import segments_of
@@ -135,18 +134,16 @@ def checkpointed(forward: Any) -> Any:
 def run_ours(
     model: GPTNeoXForCausalLM, batches: list[torch.Tensor], variant: str, folder: Path, arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    settings: dict[str, Any] = {}
-    if variant == "ours-small":
-        settings = small_settings(arguments)
-    ours = streamed_model.build(
-        model,
-        headrace.AdamW(lr=1e-4, max_norm=1.0),
-        folder=folder,
-        placements=lambda segments: ["device" if variant == "ours-device" else "disk"] * len(segments),
-        weights=lambda segments, i: initial_weights(model, segments, i, seed=0),
+    ours = headrace.stream(
+        model.config,
+        optimizer=headrace.AdamW(lr=1e-4, max_norm=1.0),
+        store=folder,
+        batch=(arguments.examples, arguments.length),
         microbatch=MICROBATCH,
-        **settings,
+        placement={"ours-device": "device", "ours-disk": "disk", "ours-small": "auto"}[variant],
+        memory=f"{arguments.memory - 0.5}GiB" if variant == "ours-small" else None,
     )
+    print(ours.plan.needed_bytes, ours.plan.policies, ours.plan.placements, file=sys.stderr)
     losses, step_s = [], []
     for batch in batches:
         started_s = time.perf_counter()
@@ -171,12 +168,7 @@ def run_ours(
     return result
 
 
-def small_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What fits in --memory: spilled activations, spilled gradients, room for two segments' weights."""
-    return {"policies": "spill", "spill_bytes": int(arguments.memory * (1 << 30) * 0.12)}
-
-
-def traffic(ours: streamed_model.StreamedModel) -> tuple[int, int]:
+def traffic(ours: headrace.StreamedModel) -> tuple[int, int]:
     return sum(ours.store.traffic.read.values()), sum(ours.store.traffic.written.values())
 
 
@@ -184,7 +176,7 @@ def figures(
     losses: list[float],
     step_s: list[float],
     weights: dict[str, torch.Tensor],
-    ours: streamed_model.StreamedModel | None = None,
+    ours: headrace.StreamedModel | None = None,
 ) -> dict[str, Any]:
     """The peak is taken before the weights are compared."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)

@@ -16,11 +16,10 @@ from headrace.planning.footprint import Footprint, ModelFootprint
 from headrace.store.disk import DEPTH, DiskSegment, Traffic
 from headrace.store.files import pages
 from headrace.store.layout import layout_of
-from headrace.store.store import STAGING_BYTES, Placement
+from headrace.store.store import STAGING_BYTES, Placement, gradient_room
 from headrace.streaming.activations import Policy
 
 SPILL_RECORDS = 3  # one written or read, one computed with, one ahead
-RESIDENT_GRADIENTS = 3  # the store's own: one added to, one on its way out, one for the segment after
 
 
 @dataclass(frozen=True)
@@ -183,9 +182,9 @@ class Sizes:
             for i in on_disk:
                 for name, size in self.sizes[i].ring_bytes.items():
                     ring[name] = max(ring.get(name, 0), pages(size))
-            largest = max(self.sizes[i].gradient_bytes for i in on_disk)
+            room = gradient_room([self.sizes[i].gradient_bytes for i in on_disk], self.eager)
             need["weights in flight"] = choice.pool_bytes
-            need["gradients in flight"] = choice.held_gradient_bytes + RESIDENT_GRADIENTS * (largest + 4096)
+            need["gradients in flight"] = choice.held_gradient_bytes + room
             depth = 1 if self.rule.needs_whole_parameter else DEPTH
             staging_bytes = STAGING_BYTES if any(s.stored_weight_bytes < s.weight_bytes for s in self.sizes) else 0
             need["state in flight"] = depth * sum(ring.values()) + staging_bytes

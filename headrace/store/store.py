@@ -98,7 +98,6 @@ class Store:
         staging_bytes = 0 if self.weight_dtype is torch.float32 else STAGING_BYTES
         self.ring = Ring(need, 1 if rule.needs_whole_parameter else DEPTH, staging_bytes)
         self.due: Update | None = None
-        sizes = sorted(4 * state.layout.trainable_size + 4096 for state in on_disk) or [0]
         self.held_gradient_bytes = held_gradient_bytes
         self.owner = {entry.name: i for i, layout in enumerate(self.layouts) for entry in layout.entries}
         borrowed_bytes = sum(
@@ -107,8 +106,8 @@ class Store:
             for name in segment.borrowed
             if self.placements[self.owner[name]] == "disk"
         )
-        # One gradient grows while those before it are written: the largest, and two of the usual size.
-        self.gradient_pool = Pool(held_gradient_bytes + sizes[-1] + 2 * sizes[len(sizes) // 2] + borrowed_bytes)
+        room = gradient_room([4 * state.layout.trainable_size for state in on_disk], eager)
+        self.gradient_pool = Pool(held_gradient_bytes + room + borrowed_bytes)
         self._borrowed: dict[tuple[int, str], tuple[Tensor, Tensor]] = {}  # memory, gradient, by borrower and name
         self._gradients: dict[int, tuple[Tensor, Tensor]] = {}  # memory, slab: segments in backward now
         self._held: dict[int, Tensor] = {}  # memory of gradients that wait for their update
@@ -317,6 +316,13 @@ def _lock(folder: Path) -> int:
             f"{folder}: another process keeps its state here; wait for it, or choose another store"
         ) from None
     return handle
+
+
+def gradient_room(sizes_bytes: Sequence[int], eager: bool) -> int:
+    """Memory for gradients on their way: one grows, the largest, while two of the usual size before it are written. With
+    eager updates none is."""
+    sizes = sorted(size + 4096 for size in sizes_bytes) or [0]
+    return sizes[-1] + (0 if eager else 2 * sizes[len(sizes) // 2])
 
 
 def _norms(layout: Layout, gradient: Tensor) -> dict[str, Tensor]:

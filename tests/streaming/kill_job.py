@@ -42,7 +42,8 @@ def main(folder: Path) -> None:
                 for old in sorted((folder / "snapshots").glob("step-*"))[:-2]:
                     shutil.rmtree(old.with_name(".old"), ignore_errors=True)  # a killed run may have left half of one
                     shutil.rmtree(old.rename(old.with_name(".old")))
-    model.save(folder / "out")
+    if not (folder / "out").exists():
+        model.save(folder / "out")
 
 
 if __name__ == "__main__":
