@@ -7,6 +7,7 @@ else recomputed, with the largest microbatch that fits; what memory is left hold
 whichever saves more bytes a step, the first and last segments first because a pass turns around there.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -200,16 +201,29 @@ def _choose(
     if wish.placement != "device":
         on_disk = _everything_on_disk(sizes)
         policies = ["keep", "spill", "recompute"] if wish.activations == "auto" else [wish.activations]
-        for policy in policies:
-            for prefetch in range(wish.prefetch, -1, -1):
-                for tokens in all_tokens:
-                    choice = _choice(sizes, works, on_disk, policy, tokens, head, prefetch)
-                    if fits(choice):
-                        filled = _fill(
-                            sizes, works, choice, memory_bytes, needs, wish.placement == "auto", policy, head
+        # Fetching ahead hides the disk, so any policy with it comes before any without.
+        ways: list[tuple[Policy, int]] = [(policy, p) for policy in policies for p in range(wish.prefetch, 0, -1)]
+        for policy, prefetch in [*ways, *((policy, 0) for policy in policies)]:
+            for tokens in all_tokens:
+                choice = _choice(sizes, works, on_disk, policy, tokens, head, prefetch)
+                if fits(choice):
+                    kept = 0
+                    if policy == "spill" and wish.activations == "auto":
+                        # The last segments' activations are needed first: keep as many as fit. A byte of memory
+                        # saves one written and one read, more than gradients or weights do.
+                        kept = bisect_right(
+                            range(1, len(on_disk) + 1),
+                            False,
+                            key=lambda n: (
+                                not fits(_choice(sizes, works, on_disk, policy, tokens, head, prefetch, kept=n))
+                            ),
                         )
-                        return filled, _streamed_why(filled, policy, policies, tokens, all_tokens, wish, resident_bytes)
-                    smallest.append(needs(choice))
+                        choice = _choice(sizes, works, on_disk, policy, tokens, head, prefetch, kept=kept)
+                    filled = _fill(
+                        sizes, works, choice, memory_bytes, needs, wish.placement == "auto", policy, head, kept
+                    )
+                    return filled, _streamed_why(filled, policy, policies, tokens, all_tokens, wish, resident_bytes)
+                smallest.append(needs(choice))
     raise UserError(
         f"the run needs at least {size_text(min(smallest), up=True)} of memory"
         + (f" with device.placement = {wish.placement}" if wish.placement != "auto" else "")
@@ -255,8 +269,12 @@ def _choice(
     tokens: int,
     head: int | None,
     prefetch: int,
+    kept: int = 0,
 ) -> Choice:
+    """kept: how many of the last segments keep what they would spill."""
     policies: list[Policy] = [policy] * len(placements)
+    for i in range(len(policies) - kept, len(policies)):
+        policies[i] = "keep"
     for i, place in enumerate(placements):
         if i == head:
             policies[i] = "at_once"
@@ -274,6 +292,7 @@ def _fill(
     with_segments: bool,
     policy: Policy,
     head: int | None,
+    kept: int,
 ) -> Choice:
     """Give what memory is left to gradients and segments: the mix that moves the fewest bytes a step."""
 
@@ -300,7 +319,7 @@ def _fill(
             continue
         placements[i] = "device"
         more = _choice(
-            sizes, works, placements, policy, choice.microbatch_tokens, head, 0 if alone else choice.prefetch
+            sizes, works, placements, policy, choice.microbatch_tokens, head, 0 if alone else choice.prefetch, kept
         )
         if needs(more) > memory_bytes:
             placements[i] = "disk"
