@@ -393,6 +393,9 @@ def _work(sizes: Sizes, choice: Choice, work: Work, machine: Machine) -> WorkPla
     overlapped_s = on_disk / machine.update_parameters_per_s
     # Updates of disk segments run beside the computation, on one of its cores; those of device segments after it.
     busy_s = bounds["compute"] + (bounds["update"] - overlapped_s) + overlapped_s / machine.cores
+    if sizes.eager:  # between two segments' backwards, with the writing waited for
+        written = sum(moved.written.get(kind, 0) for kind in ("weight", "state"))
+        busy_s = bounds["compute"] + bounds["update"] + written / machine.write_bytes_per_s
     step_s = max(busy_s, bounds["read"] + bounds["write"])
     streamed_s = sum(
         (moved.read.get(kind, 0) / machine.read_bytes_per_s + moved.written.get(kind, 0) / machine.write_bytes_per_s)
