@@ -52,6 +52,11 @@ class Store:
         """folder: where disk segments keep their files. held_gradient_bytes: how much of their gradients may stay in
         memory from backward to update; the rest is spilled. eager: update each segment as soon as its gradient is whole,
         which needs no global norm and holds no gradient. seed: of stochastic rounding."""
+        if placements is not None and "disk" in placements and device.type != "cpu":
+            raise UserError(
+                f"segments on disk are fetched into CPU memory only; on {device.type} everything must be resident: give more "
+                f"device.memory, or device.kind = cpu"
+            )
         self.segments, self.device, self.rule = list(segments), device, rule
         self.placements = list(placements) if placements is not None else ["device"] * len(segments)
         self.layouts = [layout_of(segment, no_decay) for segment in segments]

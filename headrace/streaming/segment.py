@@ -9,7 +9,7 @@ segment, microbatch), so its numbers do not depend on the order or place in whic
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from headrace.models.blank import placeholder
 from headrace.models.segments import Segment
+from headrace.store.layout import Entry
 from headrace.store.memory import give_back_freed_memory, resident_bytes
 from headrace.store.store import Store
 from headrace.streaming.activations import Policy, Saved
@@ -51,14 +52,6 @@ class Call:
     training: bool
 
 
-@dataclass
-class Bound:
-    """A segment's parameters and where each finds its weights: (parameter, owning segment, entry)."""
-
-    uses: list[tuple[nn.Parameter, int, Any]]
-    placeholders: list[Tensor] = field(default_factory=list)
-
-
 class Streaming:
     """Runs segments: the meeting point of model, store, fetcher and activations."""
 
@@ -82,12 +75,13 @@ class Streaming:
         owner = {name: i for i, segment in enumerate(segments) for name in segment.parameters}
         parameters = {name: p for segment in segments for name, p in segment.parameters.items()}
         entries = {entry.name: entry for layout in store.layouts for entry in layout.entries}
-        self.bound: list[Bound] = []
+        # Per segment: its parameters that are fetched, the segment that owns each, and its place there.
+        self.fetched: list[list[tuple[nn.Parameter, int, Entry]]] = []
         needs = []
         for segment in segments:
             names = [*segment.parameters, *segment.borrowed]
             on_disk = [name for name in names if store.placements[owner[name]] == "disk"]
-            self.bound.append(Bound([(parameters[name], owner[name], entries[name]) for name in on_disk]))
+            self.fetched.append([(parameters[name], owner[name], entries[name]) for name in on_disk])
             needs.append(tuple(sorted({owner[name] for name in on_disk})))
         self.needs = needs
         # Slabs on the device that a segment's saved tensors may lie in.
@@ -201,14 +195,14 @@ class Streaming:
             return {}
         self.history.append(i)
         slabs = self.fetcher.fetch(i)
-        for parameter, owner, entry in self.bound[i].uses:
+        for parameter, owner, entry in self.fetched[i]:
             parameter.data = entry.view(slabs[owner][1])
         return slabs
 
     def release(self, i: int, slabs: dict[int, tuple[Tensor, Tensor]]) -> None:
         for parameter, entry in self.borrowed[i]:
             parameter.grad = self.store.own_gradient(entry)
-        for parameter, _, entry in self.bound[i].uses:
+        for parameter, _, entry in self.fetched[i]:
             parameter.data = placeholder(entry.shape)
             parameter.grad = None
         self.fetcher.release(slabs)
@@ -223,7 +217,7 @@ class Streaming:
             give_back_freed_memory()
 
     def bind_gradients(self, i: int) -> None:
-        for parameter, owner, entry in self.bound[i].uses:
+        for parameter, owner, entry in self.fetched[i]:
             if parameter.requires_grad and owner == i:
                 parameter.grad = entry.view(self.store.gradient(owner))
         for parameter, entry in self.borrowed[i]:

@@ -11,6 +11,9 @@ from transformers import AutoModelForCausalLM, GPT2Config
 
 import headrace
 from headrace.errors import UserError
+from headrace.models.segments import segments_of
+from headrace.optim import AdamW
+from headrace.store.store import Store
 
 CONFIG = GPT2Config(
     vocab_size=VOCABULARY, n_embd=64, n_layer=4, n_head=2, n_positions=64, bos_token_id=0, eos_token_id=0
@@ -122,6 +125,12 @@ def test_weights_are_fetched_twice_a_step_whatever_the_number_of_microbatches(tm
         read.add(model.store.traffic.read["weight"] - before)
         model.close()
     assert len(read) == 1
+
+
+def test_streaming_to_another_device_is_refused(tmp_path):
+    segments = segments_of(HandWritten(0.0))
+    with pytest.raises(UserError, match="on meta everything must be resident"):
+        Store(segments, AdamW(), [], torch.device("meta"), ["disk"] * len(segments), tmp_path)
 
 
 def test_what_is_refused(tmp_path):
