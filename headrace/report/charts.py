@@ -15,8 +15,10 @@ from html import escape
 
 MAX_POINTS = 1000  # drawn of a series
 MAX_READOUTS = 120  # places of a chart that show their values under the pointer
-WIDTH, HEIGHT = 560, 258
-LEFT, RIGHT, TOP, BOTTOM = 50, 12, 36, 38  # margins around the plot
+WIDTH, HEIGHT = 560, 266
+LEFT, RIGHT, TOP, BOTTOM = 50, 12, 44, 38  # margins around the plot
+LABEL_ROWS = (TOP - 6, TOP - 19)  # heights of the names of boundaries, under the values shown at the pointer
+LETTER = 6  # pixels a letter takes, on average, at 11 px
 
 CSS = """
 :root { --series-0: #2563eb; --series-1: #d9650a; --series-2: #0d8a6f; --series-3: #9333ea; }
@@ -27,6 +29,7 @@ CSS = """
 .chart text { fill: var(--muted); font-variant-numeric: tabular-nums; }
 .chart .grid { stroke: var(--line); stroke-width: 1; }
 .chart .axis { stroke: var(--muted); stroke-width: 1; }
+.chart .name { paint-order: stroke; stroke: var(--card); stroke-width: 5px; }
 .chart .phase { stroke: var(--muted); stroke-width: 1; stroke-dasharray: 4 4; }
 .chart .level { stroke: var(--muted); stroke-width: 1; stroke-dasharray: 1 3; }
 .chart polyline { fill: none; stroke-width: 1.8; stroke-linejoin: round; stroke-linecap: round; }
@@ -99,13 +102,7 @@ def line_chart(
     parts.append(
         f'<text x="{(LEFT + WIDTH - RIGHT) / 2:.0f}" y="{HEIGHT - 5}" text-anchor="middle">{escape(x_name)}</text>'
     )
-    for x, name in marked:
-        at = x_of(x)
-        parts.append(f'<line class="phase" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{floor}"/>')
-        if at < WIDTH - RIGHT - 6 * len(name):
-            parts.append(f'<text x="{at + 5:.1f}" y="{TOP - 6}">{escape(name)}</text>')
-        else:
-            parts.append(f'<text x="{at - 5:.1f}" y="{TOP - 6}" text-anchor="end">{escape(name)}</text>')
+    parts += _boundaries([(x_of(x), name) for x, name in marked])
     if level:
         at = y_of(level[0] * factor)
         parts.append(f'<line class="level" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
@@ -224,6 +221,23 @@ def _padded(low: float, high: float, log: bool, from_zero: bool) -> Point:
 def _polyline(points: list[Point], x_of: _Scale, y_of: _Scale, name: str) -> str:
     path = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in thin(points))
     return f'<polyline class="{name}" points="{path}"/>'
+
+
+def _boundaries(marked: Sequence[tuple[float, str]]) -> list[str]:
+    """Dashed lines at pixels x, each with its name where no name before it is in the way; else under the pointer."""
+    lines, names = [], []
+    taken = dict.fromkeys(LABEL_ROWS, -math.inf)  # right end of the last name in each row
+    for at, name in marked:
+        width = LETTER * len(name)
+        left = min(at, WIDTH - RIGHT - width)
+        row = next((y for y, right in taken.items() if left > right + LETTER), None)
+        top, floor = row + 3 if row else TOP, HEIGHT - BOTTOM
+        line = f'<line class="phase" x1="{at:.1f}" x2="{at:.1f}" y1="{top}" y2="{floor}"/>'
+        lines.append(f"<g><title>{escape(name)}</title>{line}</g>")
+        if row:
+            taken[row] = left + width
+            names.append(f'<text class="name" x="{left:.1f}" y="{row}">{escape(name)}</text>')
+    return lines + names
 
 
 def _readouts(

@@ -228,6 +228,20 @@ def test_charts_of_few_and_odd_points():
     assert legend([Series("a", [(0, 1)])]) == "" and "&lt;b" in legend([Series("a", [(0, 1)]), Series("<b", [(0, 1)])])
 
 
+def test_names_of_crowded_boundaries_do_not_overlap():
+    """Ten phases, three of them within a few steps: every one keeps its line and title, no two names of a row touch."""
+    boundaries = [
+        (x, f"phase {i}: length 128") for i, x in enumerate([100, 105, 110, 300, 400, 500, 700, 900, 995, 999])
+    ]
+    svg = line_chart([Series("a", [(0, 1.0), (1000, 2.0)])], boundaries=boundaries)
+    assert svg.count('class="phase"') == svg.count("<title>") == 10
+    names = re.findall(r'class="name" x="([\d.]+)" y="(\d+)">([^<]*)', svg)
+    for row in {y for _, y, _ in names}:
+        spans = [(float(x), float(x) + 5.5 * len(name)) for x, y, name in names if y == row]
+        assert all(end < start for (_, end), (start, _) in zip(spans, spans[1:], strict=False)) and spans[-1][1] < 560
+    assert len(names) >= 5
+
+
 def test_ticks_are_round_and_inside():
     assert nice_ticks(0, 100, 5) == [0, 20, 40, 60, 80, 100]
     assert nice_ticks(-0.3, 1.1, 5) == pytest.approx([0, 0.5, 1.0])
