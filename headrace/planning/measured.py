@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.planning.plan import Plan, size_text
-from headrace.store.disk import Traffic
+from headrace.store.traffic import Traffic
 
 
 @dataclass

@@ -7,16 +7,17 @@ upper bound of what tensors take at one time.
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from headrace.models.segments import Segment
 from headrace.optim.rule import Rule
 from headrace.planning.footprint import Footprint, ModelFootprint
-from headrace.store.disk import DEPTH, DiskSegment, Traffic
+from headrace.store.disk import DEPTH, DiskSegment
 from headrace.store.files import pages
 from headrace.store.layout import layout_of
 from headrace.store.store import STAGING_BYTES, Placement, gradient_room
+from headrace.store.traffic import SegmentTraffic, sum_by_kind
 from headrace.streaming.activations import Policy
 
 SPILL_RECORDS = 3  # one written or read, one computed with, one ahead
@@ -76,10 +77,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class Moved:
-    """Bytes a step reads from disk and writes to it, by kind."""
+    """Bytes a step reads from disk and writes to it, by kind: of a segment, or of all."""
 
-    read: dict[str, int]
-    written: dict[str, int]
+    read: dict[str, int] = field(default_factory=dict)
+    written: dict[str, int] = field(default_factory=dict)
 
     @property
     def read_bytes(self) -> int:
@@ -113,7 +114,7 @@ class Sizes:
         self.sizes: list[SegmentSize] = []
         with ThreadPoolExecutor(1) as threads:
             for segment, layout in zip(segments, layouts, strict=True):
-                state = DiskSegment(layout, rule, Path("w"), Path("s"), Path("g"), threads, Traffic())
+                state = DiskSegment(layout, rule, Path("w"), Path("s"), Path("g"), threads, SegmentTraffic())
                 borrowed: dict[int, int] = {}
                 for name in segment.borrowed:
                     if entries[name].trains:
@@ -236,8 +237,12 @@ class Sizes:
 
     def moved(self, choice: Choice, work: Work) -> Moved:
         """Bytes a step moves, from the second on: the first has no update to do."""
-        read: dict[str, int] = {}
-        written: dict[str, int] = {}
+        segments = self.moved_by_segment(choice, work)
+        return Moved(sum_by_kind(each.read for each in segments), sum_by_kind(each.written for each in segments))
+
+    def moved_by_segment(self, choice: Choice, work: Work) -> list[Moved]:
+        """The same, by the segment that owns what is moved; activations by the one that saved them."""
+        moved = [Moved() for _ in self.sizes]
 
         def add(counts: dict[str, int], kind: str, size: int) -> None:
             if size:
@@ -250,9 +255,9 @@ class Sizes:
         for visit in visits:
             fetches = 1 if choice.policies[visit.segment] == "at_once" else 2
             for owner in needs[visit.segment]:
-                add(read, "weight", fetches * self.sizes[owner].stored_weight_bytes)
+                add(moved[owner].read, "weight", fetches * self.sizes[owner].stored_weight_bytes)
         for owner in {owner for visit in visits for owner in needs[visit.segment] if self.sizes[owner].trainable}:
-            size = self.sizes[owner]
+            size, read, written = self.sizes[owner], moved[owner].read, moved[owner].written
             add(read, "state", size.state_bytes)
             add(written, "weight", size.stored_weight_bytes)
             add(written, "state", size.state_bytes)
@@ -262,9 +267,9 @@ class Sizes:
         for footprint, _, count in pieces:
             for visit in footprint.visits:
                 if choice.policies[visit.segment] == "spill":
-                    add(read, "activation", count * visit.spilled_bytes)
-                    add(written, "activation", count * visit.spilled_bytes)
-        return Moved(read, written)
+                    add(moved[visit.segment].read, "activation", count * visit.spilled_bytes)
+                    add(moved[visit.segment].written, "activation", count * visit.spilled_bytes)
+        return moved
 
     def spilled_gradients(self, choice: Choice, visits: Sequence[Footprint], needs: list[tuple[int, ...]]) -> set[int]:
         """Owners whose gradients do not fit what may be held, when they come in the order in which they are finished."""
@@ -301,13 +306,17 @@ class Sizes:
 
     def flops(self, choice: Choice, work: Work) -> float:
         """Floating-point operations of a step, recomputation included."""
-        total = 0.0
+        between = sum(count * piece.between_flops for piece, _, count in self.pieces(work, choice.microbatch_tokens))
+        return between + sum(self.flops_by_segment(choice, work))
+
+    def flops_by_segment(self, choice: Choice, work: Work) -> list[float]:
+        """The same without what is computed between segments."""
+        flops = [0.0] * len(self.sizes)
         for footprint, _, count in self.pieces(work, choice.microbatch_tokens):
-            total += count * footprint.between_flops
             for visit in footprint.visits:
                 forwards = 2 if choice.policies[visit.segment] == "recompute" else 1
-                total += count * (forwards * visit.forward_flops + visit.backward_flops)
-        return total
+                flops[visit.segment] += count * (forwards * visit.forward_flops + visit.backward_flops)
+        return flops
 
 
 def with_pools(sizes: Sizes, choice: Choice, works: Sequence[Work], prefetch: int) -> Choice:

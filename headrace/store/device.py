@@ -4,6 +4,8 @@ Parameters are views of the weight slab and their .grad views of the gradient sl
 place, in order; nothing is fetched.
 """
 
+import time
+
 import torch
 from torch import Tensor
 
@@ -18,6 +20,7 @@ class DeviceSegment:
 
     def __init__(self, segment: Segment, layout: Layout, rule: Rule, device: torch.device):
         self.layout, self.weight_dtype = layout, rule.weight_dtype
+        self.update_s = 0.0  # of all updates so far
         self.roles: tuple[Role, ...] = roles_of(layout, rule)
         self.weight = torch.zeros(layout.size, device=device)
         self.gradient = torch.zeros(layout.trainable_size, device=device)
@@ -31,6 +34,7 @@ class DeviceSegment:
                 parameter.grad = entry.view(self.gradient)
 
     def update(self, update: Update) -> None:
+        started_s = time.perf_counter()
         size = self.layout.trainable_size
         if size:
             whole = Chunk(0, size, tuple((e, e.offset, e.offset + e.size) for e in self.layout.trainable))
@@ -38,6 +42,7 @@ class DeviceSegment:
             update.apply(whole, stored, self.gradient, [(r, self.state[r.name]) for r in self.roles])
             if self.weight_dtype is not torch.float32:
                 self.weight[:size].copy_(stored)
+        self.update_s += time.perf_counter() - started_s
 
     def gradients(self) -> dict[str, Tensor]:
         return {entry.name: entry.view(self.gradient) for entry in self.layout.trainable}

@@ -8,7 +8,7 @@ written to: the update goes to a new file that takes its place.
 """
 
 import errno
-import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +22,7 @@ from headrace.optim.rule import Rule
 from headrace.store.files import SlabFile, aligned, block_sum, file_sum, header_of, sum_text, write_slab
 from headrace.store.layout import Chunk, Layout
 from headrace.store.roles import Role, Update, roles_of
+from headrace.store.traffic import SegmentTraffic
 
 DEPTH = 5  # chunks in flight: two read, one updated, two written
 
@@ -36,20 +37,6 @@ class Ring:
         self.num_bytes = depth * sum(num_bytes.values()) + staging_bytes
 
 
-class Traffic:
-    """Bytes moved, by what they are: weight, gradient, state, activation; read and written."""
-
-    def __init__(self) -> None:
-        self.read: dict[str, int] = {}
-        self.written: dict[str, int] = {}
-        self._lock = threading.Lock()
-
-    def add(self, kind: str, num_bytes: int, written: bool) -> None:
-        counts = self.written if written else self.read
-        with self._lock:
-            counts[kind] = counts.get(kind, 0) + num_bytes
-
-
 class DiskSegment:
     """State of one segment in files under `folder`. Invariant: `pending` is the update they still lack, or None."""
 
@@ -61,7 +48,7 @@ class DiskSegment:
         state: Path,
         scratch: Path,
         threads: ThreadPoolExecutor,
-        traffic: Traffic,
+        traffic: SegmentTraffic,
     ):
         """weights: the file of the weights; state, scratch: what the names of the other files begin with."""
         self.layout, self.rule, self.weight_dtype = layout, rule, rule.weight_dtype
@@ -76,6 +63,8 @@ class DiskSegment:
         """Gradient held in memory (trainable_size,) fp32; None and not spilled: zeros."""
         self.spilled = False
         self.norms: dict[str, Tensor] = {}
+        self.update_s = 0.0
+        """Arithmetic of all updates so far."""
         self.sums: dict[Path, str] = {}
         """Sums of files that have not changed since."""
 
@@ -221,6 +210,7 @@ class DiskSegment:
         self.gradient, self.spilled, self.norms = None, False, {}
 
     def _apply(self, update: Update, chunk: Chunk, slab: Tensor, slot: dict[str, Tensor], have_weights: bool) -> None:
+        started_s = time.perf_counter()
         whole = slab[chunk.start : self._weight_stop(chunk)]
         stored = self._weight_bytes_of(chunk, slab, slot).view(
             self.weight_dtype
@@ -240,6 +230,7 @@ class DiskSegment:
         update.apply(chunk, stored[: chunk.stop - chunk.start], gradient, state)
         if self.weight_dtype is not torch.float32:
             whole.copy_(stored)
+        self.update_s += time.perf_counter() - started_s
 
     def _read_weights(self, slab: Tensor, ring: Ring) -> None:
         with SlabFile(self.weights) as file:

@@ -7,6 +7,7 @@ limit wait until something is given back. That wait is what keeps fetching from 
 import ctypes
 import mmap
 import threading
+import time
 from pathlib import Path
 
 from torch import Tensor
@@ -43,6 +44,8 @@ class Pool:
     def __init__(self, limit_bytes: int):
         self.limit_bytes = limit_bytes
         self.in_use_bytes = 0
+        self.waited_s = 0.0
+        """How long those who asked have waited for room."""
         self._free: list[Tensor] = []
         self._changed = threading.Condition()
         self._closed = False
@@ -52,7 +55,9 @@ class Pool:
         size = max(pages(num_bytes), 1)
         assert size <= self.limit_bytes, f"{size:,} bytes asked of a pool of {self.limit_bytes:,}"
         with self._changed:
+            started_s = time.perf_counter()
             self._changed.wait_for(lambda: self._closed or self.in_use_bytes + size <= self.limit_bytes)
+            self.waited_s += time.perf_counter() - started_s
             if self._closed:
                 raise RuntimeError("the pool is closed")
             self.in_use_bytes += size

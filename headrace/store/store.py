@@ -21,11 +21,12 @@ from headrace.models.segments import Segment
 from headrace.optim import join_norms, tensor_norms
 from headrace.optim.rule import Rule
 from headrace.store.device import DeviceSegment
-from headrace.store.disk import DEPTH, DiskSegment, Ring, Traffic
+from headrace.store.disk import DEPTH, DiskSegment, Ring
 from headrace.store.files import aligned
 from headrace.store.layout import Entry, Layout, layout_of
 from headrace.store.memory import Pool
 from headrace.store.roles import Update
+from headrace.store.traffic import Traffic
 
 Placement = Literal["device", "disk"]
 IO_THREADS = 4
@@ -65,7 +66,7 @@ class Store:
                 self.placements[i] = "device"
         self._unlock: weakref.finalize | None = None
         self.threads = ThreadPoolExecutor(IO_THREADS, thread_name_prefix="headrace-io")
-        self.traffic = Traffic()
+        self.traffic = Traffic(len(self.segments))
         self.folder, self.weight_dtype = folder, rule.weight_dtype
         self.eager, self.seed = eager, seed
         assert eager or not rule.needs_whole_parameter or "disk" not in self.placements, "this rule updates eagerly"
@@ -86,7 +87,7 @@ class Store:
                     live / "optimizer" / number,
                     folder / "scratch" / f"{number}.gradient.safetensors",
                     self.threads,
-                    self.traffic,
+                    self.traffic.segments[i],
                 )
             )
         on_disk = [state for state in self.states if isinstance(state, DiskSegment)]

@@ -9,6 +9,7 @@ at_once     for the segment that ends in the loss: its backward follows its forw
 """
 
 import os
+import time
 from collections import deque
 from collections.abc import Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,9 +23,9 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from headrace.errors import UserError
-from headrace.store.disk import Traffic
 from headrace.store.files import RawFile, pages
 from headrace.store.memory import Pool
+from headrace.store.traffic import SegmentTraffic, Traffic
 
 Policy = Literal["keep", "spill", "recompute", "at_once"]
 
@@ -58,6 +59,7 @@ class Here:
 class Record:
     """What one microbatch of a segment saved: storages one after the other, in memory or in the scratch file."""
 
+    traffic: SegmentTraffic
     num_bytes: int = 0
     storages: list[Tensor] = field(default_factory=list)  # uint8, dropped when they are copied
     offsets: list[int] = field(default_factory=list)
@@ -71,7 +73,8 @@ class Saved:
 
     def __init__(self, scratch: Path | None = None, pool_bytes: int = 0, traffic: Traffic | None = None):
         """scratch: file that `spill` writes to; pool_bytes: memory for records on their way there and back."""
-        self.scratch, self.pool, self.traffic = scratch, Pool(pool_bytes), traffic or Traffic()
+        self.scratch, self.pool, self.traffic = scratch, Pool(pool_bytes), traffic
+        self._waited_s = 0.0
         self._slabs: dict[int, Slabs] = {}
         self._records: dict[tuple[int, int], Record] = {}
         self._order: list[tuple[int, int]] = []  # as records were made
@@ -80,9 +83,14 @@ class Saved:
         self._file: RawFile | None = None
         self._threads = ThreadPoolExecutor(2, "headrace-spill")
 
+    @property
+    def waited_s(self) -> float:
+        """How long computing has waited for room to spill to, and for records to come back."""
+        return self._waited_s + self.pool.waited_s
+
     @contextmanager
     def record(
-        self, visit: int, microbatch: int, policy: Policy, slabs: Slabs, given: Collection[Tensor]
+        self, segment: int, visit: int, microbatch: int, policy: Policy, slabs: Slabs, given: Collection[Tensor]
     ) -> Iterator[None]:
         """Take over what autograd saves while this lasts. given: tensors that others hold anyway."""
         if policy == "at_once":
@@ -90,7 +98,7 @@ class Saved:
             return
         owners = {memory.untyped_storage().data_ptr(): owner for owner, (memory, _) in slabs.items()}
         stay = {tensor.untyped_storage().data_ptr() for tensor in given}
-        record = Record()
+        record = Record(self.traffic.segments[segment] if self.traffic is not None else SegmentTraffic())
         numbers: dict[int, int] = {}
         versions: list[tuple[Tensor, int]] = []
 
@@ -148,7 +156,9 @@ class Saved:
             if record.memory is None:
                 self._fetch(record)
             assert record.moving is not None
+            started_s = time.perf_counter()
             record.moving.result()
+            self._waited_s += time.perf_counter() - started_s
         for key in self._ahead:
             ahead = self._records.get(key)
             if ahead is not None and ahead.memory is None:
@@ -224,7 +234,7 @@ class Saved:
                 raise UserError(f"{self.scratch}: {os.strerror(error.errno or 0)}; make room, then run again") from None
             finally:
                 self.pool.give(memory)
-            self.traffic.add("activation", record.num_bytes, written=True)
+            record.traffic.add("activation", record.num_bytes, written=True)
 
         record.moving = self._threads.submit(write)
 
@@ -237,7 +247,7 @@ class Saved:
         def read() -> None:
             written.result()
             file.read(record.file_offset, memory[: pages(record.num_bytes)])
-            self.traffic.add("activation", record.num_bytes, written=False)
+            record.traffic.add("activation", record.num_bytes, written=False)
 
         record.moving = self._threads.submit(read)
 

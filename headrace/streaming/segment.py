@@ -23,6 +23,7 @@ from headrace.store.layout import Entry
 from headrace.store.memory import give_back_freed_memory, resident_bytes
 from headrace.store.store import Store
 from headrace.streaming.activations import Policy, Saved
+from headrace.streaming.clock import Clock
 from headrace.streaming.fetch import Fetcher
 from headrace.streaming.lockstep import lane_number, meet, run_in_lanes
 from headrace.text.random import key
@@ -95,6 +96,7 @@ class Streaming:
             for segment in segments
         ]
         self.fetcher = Fetcher(store, needs, pool_bytes, depth)
+        self.clock = Clock(len(segments), self._waited_s)
         self.head = head % len(segments)
         self.one_stack = len({s.name.rpartition("block-")[0] for s in segments if "block-" in s.name}) == 1
         self.memory_bytes = memory_bytes
@@ -146,7 +148,8 @@ class Streaming:
         call = Call(function, args, kwargs, self.running.microbatch + (lane_number() or 0), training)
         # With other lanes, autograd would add up microbatches from the last to the first; with two stacks, what both
         # read would be added up in an order that no separate segments can follow.
-        alone = lane_number() is None and self.one_stack
+        # Where something streams every segment is a visit: alike whatever the number of microbatches, and on the clock.
+        alone = lane_number() is None and self.one_stack and not self.streams
         if alone and not self.needs[i] and not self.borrowed[i] and self.policies[i] == "keep":
             self._seed(i, call)
             return function(*args, **kwargs)
@@ -230,6 +233,10 @@ class Streaming:
             if self.backward_visits[owner] == 0:
                 self.store.finish_gradient(owner, slabs[owner][1])
 
+    def _waited_s(self) -> float:
+        """How long computing has waited so far."""
+        return self.fetcher.waited_s + self.saved.waited_s + self.store.gradient_pool.waited_s
+
     def _seed(self, i: int, call: Call) -> None:
         if call.training:
             torch.manual_seed(key("dropout", self.running.seed, self.running.step, i, call.microbatch))
@@ -284,6 +291,7 @@ class _Visit:
         streaming, differentiable = self.streaming, []
         for owner in streaming.needs[self.i]:
             streaming.backward_visits[owner] = streaming.backward_visits.get(owner, 0) + 1
+        streaming.clock.start()
         self.slabs = streaming.fetch(self.i)
         if self.policy == "at_once":
             streaming.bind_gradients(self.i)
@@ -301,7 +309,9 @@ class _Visit:
                 else:
                     given = [t for t in leaves if isinstance(t, Tensor) and not t.requires_grad]
                     given += streaming.resident[self.i]
-                    with torch.enable_grad(), streaming.saved.record(self.number, j, self.policy, self.slabs, given):
+                    with torch.enable_grad(), streaming.saved.record(
+                        self.i, self.number, j, self.policy, self.slabs, given
+                    ):
                         result = call.function(*args, **kwargs)
                     self.flat[j] = ([], structure)
                 self.generators.append(torch.get_rng_state() if call.training else None)
@@ -309,7 +319,9 @@ class _Visit:
                 chosen = [_floats(t) if self.policy == "recompute" else _needs_grad(t) for t in outputs]
                 if self.policy == "at_once":
                     [loss] = [t for t, yes in zip(outputs, chosen, strict=True) if yes]
+                    streaming.clock.forward(self.i)
                     loss.backward(torch.full_like(loss, streaming.loss_gradient))
+                    streaming.clock.backward(self.i)
                 elif self.policy != "recompute":
                     self.edges.append([get_gradient_edge(t) for t, yes in zip(outputs, chosen, strict=True) if yes])
                     for leaf in self.leaves[-1]:
@@ -319,6 +331,7 @@ class _Visit:
                 differentiable += [t.detach() for t, yes in zip(outputs, chosen, strict=True) if yes]
                 rest = [_Differentiable if yes else t for t, yes in zip(outputs, chosen, strict=True)]
                 self.outputs.append((rest, structure))
+            streaming.clock.forward(self.i)
             if self.policy == "at_once":
                 streaming.gradients_done(self.i, self.slabs)
         finally:
@@ -348,6 +361,7 @@ class _Visit:
                 f"the loss was multiplied by {factors} after the head's backward"
             )
             return [leaf.grad for leaves in self.leaves for leaf in leaves]
+        streaming.clock.start()
         slabs = streaming.fetch(self.i)
         streaming.saved.weights(self.number, slabs)
         try:
@@ -369,6 +383,7 @@ class _Visit:
                 if self.policy != "recompute":
                     self.edges[j] = []
                 self.flat[j] = ([], None)
+            streaming.clock.backward(self.i)
             streaming.gradients_done(self.i, slabs)
         finally:
             streaming.saved.weights(self.number, {})
