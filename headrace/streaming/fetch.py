@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 from torch import Tensor
 
+from headrace.store.folder import FolderStore
 from headrace.store.memory import Pool
 from headrace.store.store import Store
 
@@ -19,7 +20,7 @@ from headrace.store.store import Store
 class Fetcher:
     """Slabs of disk segments on their way to computation and back."""
 
-    def __init__(self, store: Store, needs: Sequence[tuple[int, ...]], pool_bytes: int, depth: int = 1):
+    def __init__(self, store: Store | FolderStore, needs: Sequence[tuple[int, ...]], pool_bytes: int, depth: int = 1):
         """needs: per segment, the disk segments whose weights it uses (its own and borrowed ones); depth: how many
         segments ahead are fetched, where the pool has room."""
         self.store, self.needs, self.depth = store, needs, depth

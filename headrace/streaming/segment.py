@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from headrace.models.blank import placeholder
 from headrace.models.segments import Segment
+from headrace.store.folder import FolderStore
 from headrace.store.layout import Entry
 from headrace.store.memory import give_back_freed_memory, resident_bytes
 from headrace.store.store import Store
@@ -59,7 +60,7 @@ class Streaming:
     def __init__(
         self,
         segments: Sequence[Segment],
-        store: Store,
+        store: Store | FolderStore,
         running: Pass,
         saved: Saved,
         policies: Sequence[Policy],
@@ -69,8 +70,9 @@ class Streaming:
         head: int = -1,
         memory_bytes: int | None = None,
     ):
-        """policies: how each segment keeps what its backward needs. head: the segment the task runs itself. memory_bytes:
-        when the process takes nearly this much, what is freed goes back to the system at once."""
+        """store: a FolderStore runs forward only. policies: how each segment keeps what its backward needs. head: the
+        segment the task runs itself. memory_bytes: when the process takes nearly this much, what is freed goes back to the
+        system at once."""
         self.store, self.running, self.saved = store, running, saved
         self.policies, self.autocast = list(policies), autocast
         owner = {name: i for i, segment in enumerate(segments) for name in segment.parameters}
@@ -113,6 +115,12 @@ class Streaming:
     def streams(self) -> bool:
         """Whether anything has to be fetched."""
         return any(self.needs)
+
+    @property
+    def training_store(self) -> Store:
+        """The store, where gradients go."""
+        assert isinstance(self.store, Store), "weights of a folder are read only"
+        return self.store
 
     # ---- a step
 
@@ -204,7 +212,7 @@ class Streaming:
 
     def release(self, i: int, slabs: dict[int, tuple[Tensor, Tensor]]) -> None:
         for parameter, entry in self.borrowed[i]:
-            parameter.grad = self.store.own_gradient(entry)
+            parameter.grad = self.training_store.own_gradient(entry)
         for parameter, _, entry in self.fetched[i]:
             parameter.data = placeholder(entry.shape)
             parameter.grad = None
@@ -222,16 +230,16 @@ class Streaming:
     def bind_gradients(self, i: int) -> None:
         for parameter, owner, entry in self.fetched[i]:
             if parameter.requires_grad and owner == i:
-                parameter.grad = entry.view(self.store.gradient(owner))
+                parameter.grad = entry.view(self.training_store.gradient(owner))
         for parameter, entry in self.borrowed[i]:
-            parameter.grad = self.store.borrowed_gradient(i, entry.name)
+            parameter.grad = self.training_store.borrowed_gradient(i, entry.name)
 
     def gradients_done(self, i: int, slabs: dict[int, tuple[Tensor, Tensor]]) -> None:
         """A backward visit ends; a segment's gradient is whole when everyone who used its weights was there."""
         for owner in self.needs[i]:
             self.backward_visits[owner] = self.backward_visits.get(owner, 0) - 1
             if self.backward_visits[owner] == 0:
-                self.store.finish_gradient(owner, slabs[owner][1])
+                self.training_store.finish_gradient(owner, slabs[owner][1])
 
     def _waited_s(self) -> float:
         """How long computing has waited so far."""
