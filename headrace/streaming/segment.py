@@ -317,8 +317,9 @@ class _Visit:
                 else:
                     given = [t for t in leaves if isinstance(t, Tensor) and not t.requires_grad]
                     given += streaming.resident[self.i]
-                    with torch.enable_grad(), streaming.saved.record(
-                        self.i, self.number, j, self.policy, self.slabs, given
+                    with (
+                        torch.enable_grad(),
+                        streaming.saved.record(self.i, self.number, j, self.policy, self.slabs, given),
                     ):
                         result = call.function(*args, **kwargs)
                     self.flat[j] = ([], structure)
