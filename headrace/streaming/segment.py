@@ -243,7 +243,7 @@ class Streaming:
 
     def _waited_s(self) -> float:
         """How long computing has waited so far."""
-        return self.fetcher.waited_s + self.saved.waited_s + self.store.gradient_pool.waited_s
+        return self.fetcher.waited_s + self.saved.waited_s + self.training_store.gradient_pool.waited_s
 
     def _seed(self, i: int, call: Call) -> None:
         if call.training:
