@@ -2,11 +2,12 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
 from rich.text import Text
 
 PLAIN_LINE_EVERY_S = 10.0
@@ -17,6 +18,19 @@ console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
 def say(line: str) -> None:
     """One line for the user, above a running bar if there is one."""
     console.print(line, markup=False)
+
+
+def say_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table on a terminal, aligned columns elsewhere."""
+    if console.is_terminal:
+        table = Table(*head)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+        return
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    for row in (head, *rows):
+        say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 class Meter:

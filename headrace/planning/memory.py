@@ -343,3 +343,15 @@ def _most_bytes(visit: Footprint, policy: Policy) -> int:
     if policy == "spill":
         return max(visit.forward_bytes, visit.backward_bytes)
     return max(visit.plain_bytes, visit.whole_bytes)
+
+
+def size_text(num_bytes: float, up: bool = False) -> str:
+    """As people write it: 3.2 GiB. up: rounded so that the number suffices."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if num_bytes >= size:
+            value = num_bytes / size
+            digits = 0 if value >= 100 else 1 if value >= 10 else 2
+            if up:
+                value += 0.5 * 10**-digits
+            return f"{value:,.{digits}f} {unit}"
+    return f"{num_bytes:,.0f} bytes"

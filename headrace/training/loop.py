@@ -14,12 +14,13 @@ import torch
 from headrace.evaluation.evaluate import describe, evaluate
 from headrace.optim import learning_rate
 from headrace.params import Params, PhaseParams
+from headrace.planning.beside import beside, describe_phase
 from headrace.planning.device import Precision, choose_precision, microbatch_tokens
 from headrace.planning.flops import training_flops
 from headrace.planning.measured import Measured
 from headrace.planning.plan import brief
 from headrace.planning.probe import measured_gemm_flops
-from headrace.progress import Meter, progress, say
+from headrace.progress import Meter, progress, say, say_table
 from headrace.run_folder import RunFolder
 from headrace.text.batches import Batch
 from headrace.text.examples import Cursor, ExampleRule, account, check_enough_documents
@@ -62,7 +63,7 @@ def train(params: Params, run: RunFolder, tokens: TokenFolder, vocabulary: Vocab
         write_atomically(run.plan, json.dumps(trainable.plan.record(), indent=1).encode())
         for line in brief(trainable.plan):
             say(line)
-    measured = Measured(trainable.store.traffic)
+    measured = Measured(trainable.store, trainable.streaming)
     loop = _Loop(params, run, tokens, vocabulary, precision, trainable, state, Records(run, state.step), measured)
     try:
         with stop_on_signals() as stop_asked:
@@ -71,10 +72,14 @@ def train(params: Params, run: RunFolder, tokens: TokenFolder, vocabulary: Vocab
         loop.records.close()
         trainable.close()
         if trainable.plan is not None:
-            beside = {**trainable.plan.record(), "measured": loop.measured.record()}
-            write_atomically(run.plan, json.dumps(beside, indent=1).encode())
-            for line in loop.measured.beside(trainable.plan) if trainable.plan.streams else ():
-                say(line)
+            record = {**trainable.plan.record(), "measured": loop.measured.record()}
+            write_atomically(run.plan, json.dumps(record, indent=1).encode())
+            for phase in beside(record):
+                for part in describe_phase(phase, assumed_rates=not trainable.plan.machine.measured):
+                    if isinstance(part, str):
+                        say(part)
+                    else:
+                        say_table(*part)
 
 
 @dataclass
