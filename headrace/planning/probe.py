@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from headrace.planning.device import Precision
 
 DISK_BYTES = 1 << 30
+WIDTH = 1024
 PIECE_BYTES = 4 << 20
 
 
@@ -55,11 +56,14 @@ def has_fast_bf16(device: torch.device) -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()  # pyright: ignore
 
 
-def probe(folder: Path, rule: Rule, precision: "Precision") -> Machine:
-    """Measure what training here reaches, with its disk state in `folder`: about ten seconds."""
-    read, write = disk_rates(folder)
+def probe(
+    folder: Path, rule: Rule, precision: "Precision", disk_bytes: int = DISK_BYTES, width: int = WIDTH
+) -> Machine:
+    """Measure what training here reaches, with its disk state in `folder`: about ten seconds for a file of disk_bytes and
+    a transformer block of that width. Raises UserError when the folder cannot be written to."""
+    read, write = disk_rates(folder, disk_bytes)
     return Machine(
-        flops=training_flops_rate(precision),
+        flops=training_flops_rate(precision, width),
         read_bytes_per_s=read,
         write_bytes_per_s=write,
         update_parameters_per_s=update_rate(rule),
@@ -87,7 +91,7 @@ def cache_machine(machine: Machine, folder: Path, rule: Rule, precision: "Precis
         return
 
 
-def training_flops_rate(precision: "Precision", width: int = 1024, tokens: int = 512) -> float:
+def training_flops_rate(precision: "Precision", width: int = WIDTH, tokens: int = 512) -> float:
     """Floating-point operations a second in forward and backward of a transformer block, matrix products counted: what
     norms, softmax and activations cost is in it. Median of a few."""
     device = precision.device
@@ -106,23 +110,24 @@ def training_flops_rate(precision: "Precision", width: int = 1024, tokens: int =
     return flops / statistics.median(times[1:])
 
 
-def disk_rates(folder: Path) -> tuple[float, float]:
-    """Bytes read and written a second in `folder`, the way the store moves them: direct, from a few threads."""
+def disk_rates(folder: Path, num_bytes: int) -> tuple[float, float]:
+    """Bytes read and written a second in `folder`, for a file of num_bytes, the way the store moves them: direct, from a few
+    threads."""
     path = folder / ".probe.safetensors"
-    pieces = range(0, DISK_BYTES, PIECE_BYTES)
-    header = header_of([Entry("probe", torch.Size([DISK_BYTES // 4]), 0, False)], torch.float32)
+    pieces = range(0, num_bytes, PIECE_BYTES)
+    header = header_of([Entry("probe", torch.Size([num_bytes // 4]), 0, False)], torch.float32)
     buffers = [aligned(PIECE_BYTES) for _ in range(IO_THREADS)]
     for buffer in buffers:
         buffer.random_()  # some disks compress
     created = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with ThreadPoolExecutor(IO_THREADS) as threads, SlabFile.create(path, header, DISK_BYTES) as file:
+        with ThreadPoolExecutor(IO_THREADS) as threads, SlabFile.create(path, header, num_bytes) as file:
 
             def rate(move: Callable[[int, torch.Tensor], None]) -> float:
                 started_s = time.perf_counter()
                 list(threads.map(lambda k: move(pieces[k], buffers[k % IO_THREADS]), range(len(pieces))))
-                return DISK_BYTES / (time.perf_counter() - started_s)
+                return num_bytes / (time.perf_counter() - started_s)
 
             write = rate(file.write)
             return rate(file.read), write

@@ -34,15 +34,15 @@ class DeviceSegment:
                 parameter.grad = entry.view(self.gradient)
 
     def update(self, update: Update) -> None:
-        started_s = time.perf_counter()
         size = self.layout.trainable_size
         if size:
+            started_s = time.perf_counter()
             whole = Chunk(0, size, tuple((e, e.offset, e.offset + e.size) for e in self.layout.trainable))
             stored = self.weight[:size].to(self.weight_dtype)  # the slab itself where weights are fp32
             update.apply(whole, stored, self.gradient, [(r, self.state[r.name]) for r in self.roles])
             if self.weight_dtype is not torch.float32:
                 self.weight[:size].copy_(stored)
-        self.update_s += time.perf_counter() - started_s
+            self.update_s += time.perf_counter() - started_s
 
     def gradients(self) -> dict[str, Tensor]:
         return {entry.name: entry.view(self.gradient) for entry in self.layout.trainable}

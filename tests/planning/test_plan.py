@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,12 +15,13 @@ import headrace.training.optimizers as optimizers
 import headrace.training.streamed_model as sm
 from headrace.errors import UserError
 from headrace.models.segments import segments_of
-from headrace.optim import AdamW
 from headrace.planning import footprint as footprint_module
+from headrace.planning.choose import Wish
 from headrace.planning.footprint import measure
 from headrace.planning.machine import Machine
+from headrace.planning.measured import Measured
 from headrace.planning.memory import Choice, Sizes, Work
-from headrace.planning.plan import Wish, make_plan
+from headrace.planning.plan import make_plan
 from headrace.streaming import activations as activations_module
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "streaming"))
@@ -27,9 +29,10 @@ from models import batch, make
 
 LENGTH, EXAMPLES = 12, 8
 MACHINE = Machine(flops=1e9, read_bytes_per_s=1e9, write_bytes_per_s=0.5e9, update_parameters_per_s=1e8, cores=2)
+LAZY = optimizers.AdamW(lr=1e-3)
 
 
-def sizes_of(family: str, head_at_once: bool = False, length: int = LENGTH) -> Sizes:
+def sizes_of(family: str, head_at_once: bool = False, optimizer: optimizers.Optimizer = LAZY) -> Sizes:
     model = make(family, 0.1).train()
 
     def microbatch(examples: int, length: int):
@@ -50,51 +53,60 @@ def sizes_of(family: str, head_at_once: bool = False, length: int = LENGTH) -> S
         return run
 
     footprints = cache(lambda examples, length: measure(model, microbatch(examples, length), nullcontext))
-    return Sizes(segments_of(model), AdamW(), footprints)
+    return Sizes(segments_of(model), optimizer.rule, footprints, eager=optimizer.eager)
 
 
-def moved_in_a_step(made: sm.StreamedModel, family: str) -> tuple[dict[str, int], dict[str, int]]:
-    """Read and written, in the third step."""
-    counts = []
+def measured_step(made: sm.StreamedModel, family: str) -> dict[str, Any]:
+    """The third step; its figures and what the store counted altogether add up."""
+    measured = Measured(made.store, made.streaming)
     for number in range(3):
-        counts.append((dict(made.store.traffic.read), dict(made.store.traffic.written)))
-        made.step(batch(family, number, EXAMPLES, LENGTH))
-    now = (made.store.traffic.read, made.store.traffic.written)
-    return tuple(  # pyright: ignore
-        {kind: size - old.get(kind, 0) for kind, size in new.items() if size > old.get(kind, 0)}
-        for new, old in zip(now, counts[-1], strict=True)
-    )
+        before = made.store.traffic.read, made.store.traffic.written
+        with measured.step(f"step {number}"):
+            made.step(batch(family, number, EXAMPLES, LENGTH))
+    found = measured.record()[-1]
+    for kinds, now, then in zip(
+        (found["read_bytes"], found["written_bytes"]),
+        (made.store.traffic.read, made.store.traffic.written),
+        before,
+        strict=True,
+    ):
+        assert {kind: size + then.get(kind, 0) for kind, size in kinds.items()} == now
+    return found
 
 
 @pytest.mark.parametrize(
-    ("family", "placement", "policy", "held_bytes"),
+    ("family", "placement", "policy", "held_bytes", "optimizer"),
     [
-        ("bert", "disk", "keep", 0),
-        ("bert", "mixed", "recompute", 10**9),
-        ("gpt2", "disk", "spill", 60_000),
-        ("gpt2", "disk", "recompute", 10**9),
-        ("gpt_neox", "mixed", "keep", 0),
-        ("gpt_neox", "disk", "spill", 0),
-        ("t5", "disk", "keep", 60_000),
-        ("hand_written", "disk", "spill", 60_000),
+        ("bert", "disk", "keep", 0, LAZY),
+        ("bert", "mixed", "recompute", 10**9, LAZY),
+        ("gpt2", "disk", "spill", 60_000, LAZY),
+        ("gpt2", "disk", "recompute", 10**9, LAZY),
+        ("gpt_neox", "mixed", "keep", 0, LAZY),
+        ("gpt_neox", "disk", "spill", 0, LAZY),
+        ("t5", "disk", "keep", 60_000, LAZY),
+        ("hand_written", "disk", "spill", 60_000, LAZY),
+        ("gpt2", "mixed", "keep", 0, optimizers.AdamW(lr=1e-3, max_norm=None)),
+        ("t5", "disk", "recompute", 0, optimizers.Adafactor(lr=1e-3)),
+        ("llama", "disk", "spill", 60_000, optimizers.AdamW8bit(lr=1e-3)),
     ],
 )
-def test_bytes_a_step(tmp_path, monkeypatch, family, placement, policy, held_bytes):
+def test_bytes_a_step(tmp_path, monkeypatch, family, placement, policy, held_bytes, optimizer):
+    """Of the whole and of every segment."""
     for module in (activations_module, footprint_module):
         monkeypatch.setattr(module, "SMALL_BYTES", 1 << 10)
     segments = segments_of(make(family, 0.1))
     places = [placement if placement != "mixed" else ("device", "disk")[i % 2] for i in range(len(segments))]
     made = sm.build(
         make(family, 0.1).train(),
-        optimizers.AdamW(lr=1e-3),
+        optimizer,
         folder=tmp_path,
         placements=places,
         policies=policy,
         microbatch=3,
         held_gradient_bytes=held_bytes,
     )
-    read, written = moved_in_a_step(made, family)
-    sizes = sizes_of(family, head_at_once="at_once" in made.streaming.policies)
+    found = measured_step(made, family)
+    sizes = sizes_of(family, head_at_once="at_once" in made.streaming.policies, optimizer=optimizer)
     choice = Choice(
         tuple(made.store.placements),
         tuple(made.streaming.policies),
@@ -103,9 +115,11 @@ def test_bytes_a_step(tmp_path, monkeypatch, family, placement, policy, held_byt
     )
     assert sizes.needs(choice.placements) == made.streaming.needs
     moved = sizes.moved(choice, Work("", EXAMPLES, LENGTH))
-    assert (moved.read, moved.written) == (read, written)
-    assert ("gradient" in read) == (held_bytes < 10**9)
-    assert ("activation" in read) == (policy == "spill")
+    assert (moved.read, moved.written) == (found["read_bytes"], found["written_bytes"])
+    for own, segment in zip(sizes.moved_by_segment(choice, Work("", EXAMPLES, LENGTH)), found["segments"], strict=True):
+        assert (own.read, own.written) == (segment["read_bytes"], segment["written_bytes"])
+    assert ("gradient" in moved.read) == (held_bytes < 10**9 and not optimizer.eager)
+    assert ("activation" in moved.read) == (policy == "spill")
     made.close()
 
 
