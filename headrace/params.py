@@ -6,69 +6,28 @@ A wrong key or value becomes one UserError that names the YAML path, the value, 
 """
 
 import difflib
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from headrace.errors import UserError
+from headrace.optimizer_params import OptimizerParams
 from headrace.schedule_params import Schedule
-
-PositiveInt = Annotated[int, Field(gt=0)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-BelowOne = Annotated[float, Field(ge=0.0, lt=1.0)]
-
-_UNITS = {"": 1, "B": 1} | {f"{p}{u}": b**k for u, b in (("B", 1000), ("iB", 1024)) for k, p in enumerate("KMGT", 1)}
+from headrace.sections import BelowOne, ByteSize, Fraction, NonNegativeInt, PositiveInt, Section
+from headrace.sections import parse_bytes as parse_bytes
 
 
-def parse_bytes(value: Any) -> Any:
-    """A number of bytes from text such as 8GiB, 500MiB or 8GB; anything but text stays what it is."""
-    if not isinstance(value, str):
-        return value
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
-    unit = match and {name.lower(): size for name, size in _UNITS.items()}.get(match[2].lower())
-    if not match or not unit:
-        raise ValueError("should be a number of bytes or a size such as 8GiB, 500MiB or 8GB")
-    return round(float(match[1]) * unit)
-
-
-ByteSize = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """pydantic takes true for 1, and YAML reads a bare yes, no, on or off as true or false."""
-        wanted = str(cls.model_fields[info.field_name or ""].annotation)
-        if isinstance(value, bool) and "bool" not in wanted and "Literal" not in wanted:
-            raise ValueError("should not be true or false")
-        return value
-
-
-class RunParams(_Section):
+class RunParams(Section):
     folder: Path
     """Where everything of this run is written: tokenizer, tokens, checkpoints, model, logs and report.html."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Decides initial weights, example order, masks and dropout; the same seed gives the same numbers."""
 
 
-class VocabularyParams(_Section):
+class VocabularyParams(Section):
     kind: Literal["unigram", "bpe", "wordpiece_mecab", "wordpiece", "character", "byte"] = "unigram"
     """What to train: SentencePiece unigram or BPE; WordPiece over MeCab words or over whitespace; characters; bytes."""
     size: PositiveInt = 8000
@@ -82,7 +41,7 @@ class VocabularyParams(_Section):
     vocab.txt."""
 
 
-class TextParams(_Section):
+class TextParams(Section):
     input: list[str]
     """Files, folders or globs of raw text."""
     format: Literal[
@@ -154,7 +113,7 @@ MODEL_DEFAULTS: dict[str, dict[str, float]] = {
 }
 
 
-class ModelParams(_Section):
+class ModelParams(Section):
     preset: (
         Literal[
             "bert-tiny",
@@ -228,7 +187,7 @@ class ModelParams(_Section):
         return self.preset if self.config is None else str(self.config["model_type"])  # pyright: ignore
 
 
-class TaskParams(_Section):
+class TaskParams(Section):
     kind: Literal["masked_lm", "causal_lm"] = "masked_lm"
     """masked_lm: BERT pretraining, with next-sentence prediction when examples are sentence pairs; causal_lm: GPT
     pretraining, every token from those before it."""
@@ -265,20 +224,7 @@ class TaskParams(_Section):
         return self
 
 
-class OptimizerParams(_Section):
-    kind: Literal["adamw"] = "adamw"
-    betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
-    eps: Annotated[float, Field(gt=0.0)] = 1e-6
-    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
-    no_decay: list[str] = ["bias", "LayerNorm"]
-    """Parameters whose name contains one of these are not decayed; default for causal_lm: bias, norm, Norm, ln_."""
-    bias_correction: bool = True
-    """Adam's bias correction; BERT's original optimizer has none."""
-    max_gradient_norm: Annotated[float, Field(gt=0.0)] | None = 1.0
-    """Gradients are scaled so that their global norm is at most this; null = no clipping."""
-
-
-class PhaseParams(_Section):
+class PhaseParams(Section):
     sequence_length: Annotated[int, Field(ge=8)]
     """Longest example in tokens, special tokens included."""
     batch_size: PositiveInt
@@ -304,7 +250,7 @@ class PhaseParams(_Section):
         return value
 
 
-class TrainingParams(_Section):
+class TrainingParams(Section):
     phases: Annotated[list[PhaseParams], Field(min_length=1)]
     learning_rate: Schedule | None = None
     """Schedule on the steps of the whole run, for phases that have none of their own."""
@@ -332,7 +278,7 @@ class TrainingParams(_Section):
         return self
 
 
-class EvaluationParams(_Section):
+class EvaluationParams(Section):
     every: PositiveInt | None = None
     """Optimizer steps between evaluations during training; default: at the end of each phase only."""
     examples: PositiveInt | None = None
@@ -356,11 +302,11 @@ class EvaluationParams(_Section):
         return value
 
 
-class DeviceParams(_Section):
+class DeviceParams(Section):
     kind: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Arithmetic of the forward and backward pass; auto = bf16 on a GPU that has it, else fp32. Weights and optimizer
-    state are fp32."""
+    """Arithmetic of the forward and backward pass; auto = bf16 on a GPU that has it, else fp32. How weights
+    are kept is training.optimizer.weights."""
     threads: PositiveInt | None = None
     """CPU threads; default: torch's own choice."""
     memory: ByteSize | None = None
@@ -382,7 +328,7 @@ class DeviceParams(_Section):
     """How many segments ahead of the computation are fetched."""
 
 
-class Params(_Section):
+class Params(Section):
     run: RunParams
     text: TextParams
     model: ModelParams = ModelParams()

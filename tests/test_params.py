@@ -69,6 +69,22 @@ WRONG = [
     ("text.lowercase", "maybe", "text.lowercase = 'maybe': should be true or false"),
     ("text.held_out", "1%", "text.held_out = '1%': should be a number"),
     ("training.optimizer.betas", 0.9, "training.optimizer.betas = 0.9: should be a list"),
+    # the optimizer's kind and its keys
+    ("training.optimizer.kind", "adam", "training.optimizer.kind = 'adam': should be 'adamw', 'adamw_8bit', 'adafactor' or "
+     "'sgd'"),
+    ("training.optimizer", {"kind": "sgd", "betas": [0.9, 0.99]}, "training.optimizer.betas = [0.9, 0.99] has no meaning for "
+     "training.optimizer.kind = 'sgd'; leave it out (it belongs to adamw and adamw_8bit)"),
+    ("training.optimizer", {"momentum": 0.9}, "training.optimizer.momentum = 0.9 has no meaning for training.optimizer.kind = "
+     "'adamw'; leave it out (it belongs to sgd)"),
+    ("training.optimizer", {"kind": "adamw_8bit", "clip_threshold": 1.0}, "training.optimizer.clip_threshold = 1.0 has no "
+     "meaning for training.optimizer.kind = 'adamw_8bit'; leave it out (it belongs to adafactor)"),
+    ("training.optimizer", {"kind": "adafactor", "max_gradient_norm": 1.0}, "training.optimizer.max_gradient_norm = 1.0 does "
+     "not fit training.optimizer.kind = 'adafactor', which clips each parameter's update by itself (clip_threshold) and waits "
+     "for no gradient norm; leave it out, or set it to null"),
+    ("training.optimizer", {"kind": "adamw_8bit", "weights": "bf16"}, "training.optimizer.weights = 'bf16' does not fit "
+     "training.optimizer.kind = 'adamw_8bit'; use fp32"),
+    ("training.optimizer", {"kind": "sgd", "momentum": 1.0}, "training.optimizer.momentum = 1.0: should be less than 1"),
+    ("training.optimizer", {"kind": "sgd", "weights": [2]}, "training.optimizer.weights = [2]: should be 'fp32' or 'bf16'"),
     # not allowed
     ("training.phases.0.batch_size", 0, "training.phases.0.batch_size = 0: should be more than 0"),
     ("training.phases.0.sequence_length", 4, "training.phases.0.sequence_length = 4: should be 8 or more"),
@@ -171,6 +187,24 @@ def test_defaults_depend_on_the_preset_and_survive_a_round_trip():
         assert params.task.examples == "windows"
         assert params.training.optimizer.no_decay == ["bias", "norm", "Norm", "ln_"]
         assert validate_params(yaml.safe_load(dump_params(params))) == params
+
+
+def test_the_optimizers_defaults_depend_on_its_kind_and_survive_a_round_trip():
+    for given, weights, decay, norm, eager in (
+        ({}, "fp32", 0.01, 1.0, False),
+        ({"max_gradient_norm": None}, "fp32", 0.01, None, True),
+        ({"kind": "adamw_8bit", "eps": 1e-8}, "fp32", 0.01, 1.0, False),
+        ({"kind": "adafactor"}, "bf16", 0.0, None, True),
+        ({"kind": "adafactor", "weights": "fp32", "max_gradient_norm": None}, "fp32", 0.0, None, True),
+        ({"kind": "sgd", "momentum": 0.9, "weight_decay": 0.1}, "fp32", 0.1, 1.0, False),
+    ):
+        params = validate_params(changed("training.optimizer", given))
+        found = params.training.optimizer
+        assert (found.weights, found.weight_decay) == (weights, decay)
+        assert (found.max_gradient_norm, found.eager) == (norm, eager)
+        assert validate_params(yaml.safe_load(dump_params(params))) == params
+        written = yaml.safe_load(dump_params(params))["training"]["optimizer"]
+        assert ("betas" in written, "momentum" in written) == (found.kind.startswith("adamw"), found.kind == "sgd")
 
 
 def test_every_mistake_is_told_at_once_one_a_line():

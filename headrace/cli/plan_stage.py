@@ -12,7 +12,8 @@ from headrace.planning.run import plan_run, planned_model
 from headrace.progress import console, duration_text, say
 from headrace.run_folder import RunFolder
 from headrace.text.vocabulary import open_vocabulary
-from headrace.training.setup import check_model, update_rule
+from headrace.training.optimizers import describe_optimizer, update_rule
+from headrace.training.setup import check_model
 
 Row = tuple[str, ...]
 
@@ -47,6 +48,7 @@ def describe_plan(plan: Plan, params: Params, vocabulary_size: int) -> list[str 
     """Lines, and tables as (head, rows)."""
     parts: list[str | tuple[Row, list[Row]]] = [
         f"{plan.num_parameters:,} parameters, vocabulary {vocabulary_size:,}, on {plan.device}",
+        f"Optimizer: {describe_optimizer(params)}",
         *(f"- {line}" for line in plan.why),
         "",
         (

@@ -10,6 +10,7 @@ from pydantic_core import PydanticUndefined
 
 from headrace import schedule_params
 from headrace.params import Params
+from headrace.sections import Section
 
 
 def reference() -> str:
@@ -64,7 +65,7 @@ def _inner(annotation: Any) -> type[BaseModel] | None:
     if get_origin(annotation) is list:
         annotation = get_args(annotation)[0]
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation if annotation.__module__ == "headrace.params" else None
+        return annotation if issubclass(annotation, Section) else None
     return None
 
 

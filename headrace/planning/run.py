@@ -56,6 +56,7 @@ def plan_run(
                 model, _microbatch(params, task, model.config, examples, length), precision.autocast, task.HEAD
             )
         ),
+        eager=params.training.optimizer.eager,
     )
     works = [
         Work(f"phase {i}", phase.batch_size, phase.sequence_length, phase.steps)

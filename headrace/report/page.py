@@ -21,6 +21,7 @@ from headrace.report.inspect import count_parameters, size_text
 from headrace.report.style import CSS
 from headrace.run_folder import RunFolder
 from headrace.text.tokens import write_atomically
+from headrace.training.optimizers import describe_optimizer
 from headrace.training.records import read_records
 
 Records = list[dict[str, Any]]
@@ -178,6 +179,7 @@ def _what(params: Params, run: RunFolder, metrics: Records, report: dict[str, An
         ("Attention heads", _join(config, "", "num_attention_heads")),
         ("Feed-forward width", _join(config, "", "intermediate_size")),
         ("Longest sequence", _join(config, "", "max_position_embeddings") + " tokens"),
+        ("Optimizer", describe_optimizer(params)),
         ("Vocabulary", "{kind}, {size:,} entries".format(**{"kind": "–", "size": 0, **report.get("vocabulary", {})})),
     ]
     files = report.get("files", [])

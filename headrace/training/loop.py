@@ -32,6 +32,7 @@ from headrace.training.checkpoint import (
     write_checkpoint,
 )
 from headrace.training.input import TrainingInput
+from headrace.training.optimizers import describe_optimizer
 from headrace.training.records import Records, read_records, write_projector
 from headrace.training.resume import decisive_params, resume
 from headrace.training.setup import Trainable, build_trainable, initial_loss_scale
@@ -59,6 +60,7 @@ def train(params: Params, run: RunFolder, tokens: TokenFolder, vocabulary: Vocab
         f"{str(precision.compute_dtype).removeprefix('torch.')} ({peak / 1e9:,.0f} GFLOP/s measured matrix product), from "
         f"step {state.step} to {params.total_steps}"
     )
+    say(f"Optimizer: {describe_optimizer(params)}")
     if trainable.plan is not None:
         write_atomically(run.plan, json.dumps(trainable.plan.record(), indent=1).encode())
         for line in brief(trainable.plan):

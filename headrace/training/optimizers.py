@@ -1,4 +1,5 @@
-"""What decides an update, as `headrace.stream` takes it: a rule, its learning rate, clipping, and what is not decayed."""
+"""What decides an update: as `headrace.stream` takes it, a rule, its learning rate, clipping, and what is not decayed; and
+the rule that a run's params ask for."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,8 @@ from headrace.optim import SGD as SGDRule
 from headrace.optim import Adafactor as AdafactorRule
 from headrace.optim import AdamW as AdamWRule
 from headrace.optim import AdamW8bit as AdamW8bitRule
-from headrace.optim import Rule
+from headrace.optim import Rule, describe
+from headrace.params import Params
 
 LearningRate = float | Callable[[int], float]
 """A number, or a function of the number of updates done."""
@@ -81,3 +83,32 @@ def SGD(
 ) -> Optimizer:
     """SGD, exactly `torch.optim.SGD(fused=True)`: 4 bytes a parameter, 8 with momentum."""
     return Optimizer(SGDRule(momentum, weight_decay=weight_decay), lr, max_norm, tuple(no_decay))
+
+
+def update_rule(params: Params) -> Rule:
+    """The rule of training.optimizer; its learning rate and clipping are the loop's."""
+    optimizer = params.training.optimizer
+    adam = (optimizer.betas, optimizer.eps, optimizer.weight_decay, optimizer.bias_correction)
+    match optimizer.kind:
+        case "adamw":
+            return AdamWRule(*adam)
+        case "adamw_8bit":
+            return AdamW8bitRule(*adam)
+        case "adafactor":
+            return AdafactorRule(
+                clip_threshold=optimizer.clip_threshold,
+                weight_decay=optimizer.weight_decay,
+                weight_dtype=torch.bfloat16 if optimizer.weights == "bf16" else torch.float32,
+            )
+        case "sgd":
+            return SGDRule(optimizer.momentum, weight_decay=optimizer.weight_decay)
+
+
+def describe_optimizer(params: Params) -> str:
+    """The run's rule and clipping in words."""
+    optimizer = params.training.optimizer
+    if optimizer.max_gradient_norm is not None:
+        clipping = f"global norm clipped to {optimizer.max_gradient_norm:g}"
+    else:
+        clipping = "no global norm; segments on disk are updated in backward"
+    return f"{describe(update_rule(params))}, {clipping}"

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from headrace.errors import UserError
+from headrace.optimizer_params import OptimizerParams
 from headrace.params import Params
 from headrace.progress import say
 from headrace.run_folder import RunFolder
@@ -40,6 +41,16 @@ def _compare(before: dict[str, Any], now: dict[str, Any], checkpoint: str, state
     """Refuse changes that would rewrite the past. Steps and phases that are still ahead may change, and so may what a run
     that diverged needs changed to go on: learning rate and clipping."""
     before, now = json.loads(json.dumps(before)), json.loads(json.dumps(now))
+    # Keys it lacks are newer than it, and had their defaults.
+    optimizer_before = OptimizerParams.model_validate(before["training"]["optimizer"])
+    before["training"]["optimizer"] = optimizer_before.model_dump(mode="json")
+    for key in ("kind", "weights"):  # decides the form of the state; what else differs follows from it
+        a, b = before["training"]["optimizer"][key], now["training"]["optimizer"][key]
+        if a != b:
+            raise UserError(
+                f"{checkpoint} holds the state of training.optimizer.{key} = {a}, and the params now say {b}: neither can "
+                f"go on from the other's. Undo the change, or choose another run.folder"
+            )
     phases_before, phases_now = before["training"].pop("phases"), now["training"].pop("phases")
     changed: list[str] = []
 

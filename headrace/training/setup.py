@@ -9,7 +9,7 @@ from headrace.errors import UserError
 from headrace.models.blank import fill_blanks
 from headrace.models.initial import initial_weights
 from headrace.models.segments import segments_of
-from headrace.optim import AdamW, LossScale
+from headrace.optim import LossScale
 from headrace.params import Params
 from headrace.planning.device import Precision
 from headrace.planning.plan import Plan
@@ -20,6 +20,7 @@ from headrace.streaming.activations import Policy, Saved
 from headrace.streaming.segment import Pass, Streaming, install_segments
 from headrace.tasks import Task, task_of
 from headrace.text.vocabulary import Vocabulary
+from headrace.training.optimizers import update_rule
 
 
 @dataclass
@@ -68,6 +69,7 @@ def build_trainable(
         plan.placements if plan is not None else None,
         folder,
         held_gradient_bytes=plan.held_gradient_bytes if plan is not None else 0,
+        eager=params.training.optimizer.eager,
         seed=params.run.seed,
     )
     for i in range(len(segments) if initialize else 0):
@@ -98,11 +100,6 @@ def check_model(params: Params) -> None:
                 f"training.phases.{i}.sequence_length = {phase.sequence_length} is over the model's "
                 f"max_position_embeddings = {positions}; lower the one or raise the other"
             )
-
-
-def update_rule(params: Params) -> AdamW:
-    optimizer = params.training.optimizer
-    return AdamW(optimizer.betas, optimizer.eps, optimizer.weight_decay, optimizer.bias_correction)
 
 
 def initial_loss_scale(precision: Precision) -> LossScale:

@@ -17,7 +17,8 @@ from headrace.text.batches import Batch, Microbatch
 
 
 class NonFiniteError(UserError):
-    """Loss or gradient is not a finite number; nothing was updated."""
+    """Loss or gradient is not a finite number; nothing was updated, or with eager updates perhaps segments on disk. The
+    last checkpoint is as it was."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +47,14 @@ def train_step(
     loss_scale: LossScale,
 ) -> StepResult:
     """Forward, backward and update for one batch; step counts from 0, updates are those
-    done before (fewer than step only under fp16 loss scaling). Raises NonFiniteError before any update."""
+    done before (fewer than step only under fp16 loss scaling). Raises NonFiniteError before any update, but for what an
+    eager store has updated in backward."""
 
     def loss_of(microbatch: Microbatch) -> tuple[Tensor, Tensor]:
         return task.training_loss(model, microbatch, precision.device, batch, streaming.run_head)
 
     store.zero_gradients()
+    store.expect_update(step=updates + 1, lr=lr, gradient_scale=1.0 / loss_scale.scale)
     streaming.begin(step, loss_gradient=loss_scale.scale)
     sums: list[Tensor] = []
     for group in streaming.groups(batch.microbatches):
@@ -67,9 +70,10 @@ def train_step(
         updated=math.isfinite(norm.item()),
     )
     if not math.isfinite(result.loss) or (not result.updated and not loss_scale.dynamic):
+        when = "in the middle of" if store.eager and streaming.streams else "before"
         raise NonFiniteError(
             f"step {step + 1}: loss {result.loss}, gradient norm {result.gradient_norm} in batch {batch.digest:08x}; stopped "
-            f"before the update. Lower the learning rate, lengthen its warm-up or clip gradients "
+            f"{when} the update. Lower the learning rate, lengthen its warm-up or clip gradients "
             f"(training.optimizer.max_gradient_norm), then run again: it goes on from the last checkpoint"
         )
     if result.updated:
