@@ -226,7 +226,7 @@ def _polyline(points: list[Point], x_of: _Scale, y_of: _Scale, name: str) -> str
 def _boundaries(marked: Sequence[tuple[float, str]]) -> list[str]:
     """Dashed lines at pixels x, each with its name where no name before it is in the way; else under the pointer."""
     lines, names = [], []
-    taken = dict.fromkeys(LABEL_ROWS, -math.inf)  # right end of the last name in each row
+    taken: dict[int, float] = dict.fromkeys(LABEL_ROWS, -math.inf)  # right end of the last name in each row
     for at, name in marked:
         width = LETTER * len(name)
         left = min(at, WIDTH - RIGHT - width)
