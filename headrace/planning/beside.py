@@ -36,6 +36,8 @@ class Line:
 class PhaseBeside:
     """A phase's mean step."""
 
+    number: int
+    """From 0."""
     name: str
     examples: int
     length: int
@@ -57,15 +59,15 @@ class PhaseBeside:
 
 def beside(record: Mapping[str, Any]) -> list[PhaseBeside]:
     """The phases that were measured. record: what plan.json holds; raises KeyError or TypeError where it holds less."""
-    planned = {work["name"]: work for work in record["works"]}
+    measured = {found["name"]: found for found in record.get("measured", ())}
     return [
-        _phase(record["segments"], planned[found["name"]], found)
-        for found in record.get("measured", ())
-        if found["name"] in planned
+        _phase(number, record["segments"], work, measured[work["name"]])
+        for number, work in enumerate(record["works"])
+        if work["name"] in measured
     ]
 
 
-def _phase(segments: Sequence[Any], plan: Mapping[str, Any], found: Mapping[str, Any]) -> PhaseBeside:
+def _phase(number: int, segments: Sequence[Any], plan: Mapping[str, Any], found: Mapping[str, Any]) -> PhaseBeside:
     lines = []
     for segment, own, spent in zip(segments, plan["segments"], found["segments"], strict=True):
         lines.append(
@@ -85,6 +87,7 @@ def _phase(segments: Sequence[Any], plan: Mapping[str, Any], found: Mapping[str,
     rest = Line("rest", "", "", none, none, 0.0, Pair(max(between_s, 0.0), found["rest_s"]), none)
     total = replace(_joined("a step", [*lines, rest], sum), placement="", activations="")
     return PhaseBeside(
+        number=number,
         name=plan["name"],
         examples=plan["examples"],
         length=plan["length"],
@@ -163,7 +166,9 @@ def steps_text(phase: PhaseBeside) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """As people write it: 1.23 s, 45.6 ms, 0.01 ms."""
+    """As people write it: 1.23 s, 45.6 ms, 0.01 ms, 0 s."""
+    if not seconds:
+        return "0 s"
     value, unit = (seconds, "s") if abs(seconds) >= 0.9995 else (1000 * seconds, "ms")
     digits = 0 if abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2
     return f"{value:,.{digits}f} {unit}"

@@ -1,6 +1,7 @@
 """report.html: one self-contained page that tells a run to somebody who was not there.
 
-    params, metrics, evaluations, samples, phases.json, the tokens' input report, newest checkpoint  ->  report.html
+    params, metrics, evaluations, samples, phases.json, plan.json, the tokens' input report, newest checkpoint
+        ->  report.html
 
 Whatever is missing (no evaluations, no samples, training still going on) leaves its section out or says so. Nothing is
 loaded from elsewhere: charts are inline SVG, there is no script, and a content policy in the page forbids both.
@@ -16,6 +17,7 @@ from headrace.report.curves import curves_section
 from headrace.report.input_section import input_section
 from headrace.report.inspect import count_parameters, size_text
 from headrace.report.pieces import card, fact_list, figure, join, rough_duration, table
+from headrace.report.plan_section import plan_section
 from headrace.report.recorded import Records, last_of_each_step, number, points, read_dict, read_list
 from headrace.report.samples_section import samples_section
 from headrace.report.style import CSS
@@ -41,6 +43,7 @@ def write_report(params: Params, run: RunFolder, input_report: dict[str, Any]) -
         samples_section(samples, params.text.language),
         _what(params, run, metrics, input_report),
         curves_section(params, metrics, evaluations),
+        plan_section(read_dict(run.plan)),
         input_section(input_report, read_list(run.root / "phases.json"), params.text.language),
         _details(params, run),
     ]

@@ -59,10 +59,15 @@ tr:last-child td { border: 0; }
 .guess.right { background: var(--good-soft); }
 .guess.right b { color: var(--good); }
 .guess.right s { background: var(--good); }
+td small { display: block; font-size: 11.5px; line-height: 1.3; color: var(--muted); white-space: nowrap; }
+.wait { background: var(--series-1); } .compute { background: var(--series-0); } .update { background: var(--series-2); }
+.spent, .spent span { display: flex; } .spent { flex-direction: column; gap: 2px; min-width: 150px; }
+.spent i { display: block; height: 8px; } .spent i.update { height: 4px; } .spent i:last-child { border-radius: 0 2px 2px 0; }
 ul { margin: 0; padding-left: 20px; }
 li { margin: 2px 0; overflow-wrap: anywhere; }
 code, pre { font: 12.5px/1.5 ui-monospace, "SF Mono", Menlo, Consolas, "Noto Sans Mono CJK JP", monospace; }
 code { background: var(--page); padding: 1px 5px; border-radius: 4px; overflow-wrap: anywhere; color: var(--text); }
+details { margin-top: 10px; }
 summary { cursor: pointer; font-weight: 500; }
 pre { overflow-x: auto; background: var(--page); padding: 14px; border-radius: 8px; }
 @media print { body { background: #fff; } section, figure { break-inside: avoid; } }

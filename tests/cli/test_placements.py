@@ -62,8 +62,11 @@ def test_from_disk(make, in_memory, activations):
     assert placements == ["disk"] * len(placements)
     if activations == "recompute":  # activations that are spilled depend on the lengths of real examples
         for planned, measured in zip(found["plan"]["works"], found["plan"]["measured"], strict=True):
-            assert measured["read_bytes"] == sum(planned["read_bytes"].values())
-            assert measured["written_bytes"] == sum(planned["written_bytes"].values())
+            assert measured["read_bytes"] == planned["read_bytes"]
+            assert measured["written_bytes"] == planned["written_bytes"]
+            for planned_segment, segment in zip(planned["segments"], measured["segments"], strict=True):
+                assert segment["read_bytes"] == planned_segment["read_bytes"]
+                assert segment["written_bytes"] == planned_segment["written_bytes"]
     assert_same(found, in_memory)
 
 

@@ -118,5 +118,5 @@ def test_a_run_in_memory_has_a_line_only(tmp_path):
 
 def test_seconds_in_words():
     assert [seconds_text(s) for s in (0, 1e-5, 0.0123, 0.1234, 0.99951, 1.234, 12.34, 1234.5)] == [
-        "0.00 ms", "0.01 ms", "12.3 ms", "123 ms", "1.00 s", "1.23 s", "12.3 s", "1,234 s",
+        "0 s", "0.01 ms", "12.3 ms", "123 ms", "1.00 s", "1.23 s", "12.3 s", "1,234 s",
     ]  # fmt: skip

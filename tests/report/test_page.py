@@ -1,5 +1,6 @@
 """The report page and its charts: one whole file, nothing from elsewhere, everything escaped, never huge."""
 
+import itertools
 import json
 import math
 import re
@@ -208,6 +209,64 @@ def test_names_the_step_of_a_loss_that_is_not_finite(params, run):
     assert "stopped at step 17" in written(params, run)
 
 
+def plan_record(placement: str) -> dict:
+    """plan.json of a run of two segments and one phase, with what was measured."""
+    moved = {"read_bytes": {"weight": 3 << 20}, "written_bytes": {"weight": 1 << 20}} if placement == "disk" else {}
+    moved = {"read_bytes": {}, "written_bytes": {}} | moved
+    names = ("embeddings", "block <0>")
+    return {
+        "device": "cpu",
+        "memory_bytes": 1 << 30,
+        "needed_bytes": {"weights in flight": 100 << 20, "activations": 50 << 20},
+        "disk_free_bytes": 8 << 30,
+        "disk_bytes": {"live state": 345 << 20} if placement == "disk" else {},
+        "machine": {"measured": False},
+        "segments": [{"name": name, "placement": placement, "activations": "keep"} for name in names],
+        "works": [
+            {
+                "name": "phase 0",
+                "examples": 8,
+                "length": 128,
+                "bounds_s": {"compute": 0.5},
+                "wait_s": 0.0,
+                "step_s": 0.625,
+                "segments": [moved | {"compute_s": 0.2, "update_s": 0.01}] * 2,
+            }
+        ],
+        "measured": [
+            {
+                "name": "phase 0",
+                "steps": 20,
+                "counted_steps": 18,
+                "step_s": 0.75,
+                "rest_s": 0.05,
+                "segments": [moved | {"wait_s": 0.1, "forward_s": 0.05, "backward_s": 0.2, "update_s": 0.03}] * 2,
+            }
+        ],
+    }
+
+
+def test_shows_the_plan_beside_what_was_measured(params, run):
+    run.plan.write_text(json.dumps(plan_record("disk")))
+    text = text_of(written(params, run))
+    for figure in ("750 ms", "625 ms", "250 ms", "200 ms", "6.00 MiB", "345 MiB", "150 MiB", "of 1.00 GiB to use"):
+        assert figure in text, figure
+    assert "assumed, not measured" in text and "mean of 18 of 20 steps" in text and "block <0>" in text
+    run.plan.write_text(json.dumps(plan_record("device")))
+    text = text_of(written(params, run))
+    assert "750 ms" in text and "150 MiB" in text
+    assert "Segment by segment" not in text and "On disk at the most" not in text
+
+
+def test_leaves_out_a_plan_that_is_not_whole(params, run):
+    record = plan_record("disk")
+    for broken in (record | {"works": [{"name": "phase 0"}]}, record | {"machine": None}, {"measured": 3}, {}):
+        run.plan.write_text(json.dumps(broken))
+        assert "Plan and measurement" not in written(params, run)
+    run.plan.write_text(json.dumps({key: value for key, value in record.items() if key != "measured"}))
+    assert "Nothing is measured yet" in written(params, run)
+
+
 def test_a_long_run_stays_a_small_page(params, run):
     write_lines(run.metrics, [metric(s) for s in range(1, 20_001)])
     write_lines(run.evaluations, [evaluation(s) for s in range(1, 2001)])
@@ -238,7 +297,7 @@ def test_names_of_crowded_boundaries_do_not_overlap():
     names = re.findall(r'class="name" x="([\d.]+)" y="(\d+)">([^<]*)', svg)
     for row in {y for _, y, _ in names}:
         spans = [(float(x), float(x) + 5.5 * len(name)) for x, y, name in names if y == row]
-        assert all(end < start for (_, end), (start, _) in zip(spans, spans[1:], strict=False)) and spans[-1][1] < 560
+        assert all(end < start for (_, end), (start, _) in itertools.pairwise(spans)) and spans[-1][1] < 560
     assert len(names) >= 5
 
 
