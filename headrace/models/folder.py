@@ -220,7 +220,7 @@ def _worth_telling(left: Iterable[str], model: nn.Module) -> list[str]:
 
 def _fill(handle: int, stored: Stored, start: int, into: Tensor) -> None:
     """Read bytes of a tensor's data, from byte `start` of it on, into contiguous memory."""
-    view, done = memoryview(into.view(torch.uint8).numpy()), 0
+    view, done = memoryview(into.view(torch.uint8).numpy()), 0  # pyright: ignore[reportArgumentType]
     while done < len(view):
         count = os.preadv(handle, [view[done : done + PIECE_BYTES]], stored.offset + start + done)
         if not count:

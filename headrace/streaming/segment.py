@@ -138,11 +138,14 @@ class Streaming:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Around forward passes without gradients: fetches ahead in forward order, again and again."""
+        """Around forward passes without gradients or dropout: fetches ahead in forward order, again and again."""
         self.fetcher.expect(list(dict.fromkeys(self.order)), again=True)
+        self.history, was_training = [], self.training  # what is visited here is not what the next step visits
+        self.training = False
         try:
             yield
         finally:
+            self.training = was_training
             self.fetcher.rest()
 
     def close(self) -> None:

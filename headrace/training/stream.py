@@ -6,6 +6,7 @@ for batch in batches:
 model.save("out")                     # links: nothing is copied
 """
 
+import copy
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -16,12 +17,20 @@ from typing import Any, Literal
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForPreTraining, PretrainedConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForPreTraining,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 
 from headrace.errors import UserError
 from headrace.models.blank import fill_blanks
 from headrace.models.build import model_config
-from headrace.models.initial import initial_weights, weights_from_folder
+from headrace.models.folder import open_weights
+from headrace.models.initial import initial_weights
 from headrace.models.presets import PRESETS
 from headrace.models.segments import Segment, segments_of
 from headrace.params import ModelParams, parse_bytes
@@ -29,6 +38,8 @@ from headrace.planning.footprint import ModelFootprint, measure
 from headrace.planning.machine import ASSUMED, Machine
 from headrace.planning.memory import Sizes, Work
 from headrace.planning.plan import Plan, Wish, make_plan
+from headrace.progress import say
+from headrace.streaming.segment import StreamedSegment
 from headrace.training.optimizers import Optimizer
 from headrace.training.streamed_model import StreamedModel, build, causal_head, model_loss, next_token_loss
 
@@ -52,15 +63,17 @@ def stream(
 ) -> StreamedModel:
     """A model whose weights, gradients and optimizer state live where there is room.
 
-    model: a preset's name, a Hugging Face folder (its weights are read segment by segment), a transformers config (new
-    weights), or a module with a list of blocks, with its weights. memory: what training may take, all but about 0.5 GiB
-    for the interpreter; None = everything is resident. store: folder for what does not fit. batch: the largest batch you
-    will pass, (examples, tokens) or one such batch; what must fit is decided by it. microbatch: examples that go through
-    the model at once; default: as many as fit. loss: (module, inputs) -> mean loss; default: the module's own.
+    model: a preset's name, a Hugging Face folder (its weights are read segment by segment; what it has none for begins anew,
+    and that is said), a transformers config (new weights), or a module with a list of blocks, with its weights. memory:
+    what training may take, all but about 0.5 GiB for the interpreter; None = everything is resident. store: folder for what
+    does not fit. batch: the largest batch you will pass, (examples, tokens) or one such batch; what must fit is decided by
+    it. microbatch: examples that go through the model at once; default: as many as fit. loss: (module, inputs) -> mean
+    loss; default: the module's own.
 
-    Raises UserError: unknown name, a module without a list of blocks, or what cannot fit, with what would.
+    Raises UserError: unknown name, weights that are not the model's, a module without a list of blocks, or what cannot fit,
+    with what would.
     """
-    module, weights = _module(model, seed)
+    module, weights = _module(model, seed, loss is not None)
     memory_bytes = parse_bytes(memory) if memory is not None else None
     segments = segments_of(module)
     plan, examples = _plan(
@@ -78,9 +91,9 @@ def stream(
         weights=weights,
         microbatch=examples,
         seed=seed,
-        depth=plan.prefetch,
         pool_bytes=plan.pool_bytes,
         held_gradient_bytes=plan.held_gradient_bytes,
+        depth=plan.prefetch,
         spill_bytes=plan.spill_bytes,
         memory_bytes=memory_bytes,
         loss_of=loss or model_loss,
@@ -90,14 +103,14 @@ def stream(
 
 
 def _module(
-    model: str | Path | nn.Module | PretrainedConfig, seed: int
+    model: str | Path | nn.Module | PretrainedConfig, seed: int, has_loss: bool
 ) -> tuple[nn.Module, Callable[[list[Segment], int], dict[str, Tensor]] | None]:
     """The module, without weights unless it is the user's own, and where they come from."""
     if isinstance(model, nn.Module):
         return model, None
     folder: Path | None = None
     if isinstance(model, PretrainedConfig):
-        config = model
+        config = copy.deepcopy(model)
     elif str(model) in PRESETS:
         config = model_config(ModelParams(preset=str(model)))  # pyright: ignore[reportArgumentType]
     elif (Path(model) / "config.json").is_file():
@@ -108,20 +121,33 @@ def _module(
             f"{model}: neither a folder with a config.json nor one of the presets: {', '.join(PRESETS)}; "
             f"a transformers config or a module may be given, too"
         )
+    config.dtype = torch.float32  # whatever the files hold: what trains is fp32
     with torch.device("meta"):
-        made = _class_of(config)(config)
+        made = _class_of(config, has_loss)(config)
     fill_blanks(made, torch.device("cpu"))
     made.train()
-    if folder is not None:
-        return made, lambda segments, i: weights_from_folder(folder, segments[i])
-    return made, lambda segments, i: initial_weights(made, segments, i, seed)
+    if folder is None:
+        return made, lambda segments, i: initial_weights(made, segments, i, seed)
+    held = open_weights(folder, made)
+    held.fill_buffers(made)
+    if held.new or held.left:
+        say(held.summary() + ("; those not in its files begin anew" if held.new else ""))
+
+    def weights(segments: list[Segment], i: int) -> dict[str, Tensor]:
+        wanted = segments[i].parameters
+        found = held.tensors({name: p for name, p in wanted.items() if name in held.stored})
+        return found if len(found) == len(wanted) else initial_weights(made, segments, i, seed) | found
+
+    return made, weights
 
 
-def _class_of(config: PretrainedConfig) -> Callable[[PretrainedConfig], PreTrainedModel]:
-    """The class the config names, or else the one that is pretrained with its kind of model."""
+def _class_of(config: PretrainedConfig, has_loss: bool) -> Callable[[PretrainedConfig], PreTrainedModel]:
+    """The class the config names, or else the one that is pretrained with its kind of model. has_loss: the user computes
+    the loss, so that a model without a head will do."""
     for name in config.architectures or ():
-        if hasattr(transformers, name):
-            return getattr(transformers, name)
+        named = getattr(transformers, name, None)
+        if named is not None and (has_loss or AutoModel._model_mapping.get(type(config), None) is not named):
+            return named._from_config
     if type(config) in AutoModelForCausalLM._model_mapping and config.model_type != "bert":
         return AutoModelForCausalLM.from_config
     return AutoModelForPreTraining.from_config
@@ -164,7 +190,16 @@ def _plan(
         def run(model: nn.Module, run_head: Callable[..., Any]) -> Tensor:
             return (loss or model_loss)(model, inputs) if head is None else next_token_loss(model, inputs, run_head)
 
-        return measure(module, run, nullcontext, "lm_head" if head is not None else None)
+        try:
+            return measure(module, run, nullcontext, "lm_head" if head is not None else None)
+        except AttributeError as error:
+            if StreamedSegment.__name__ not in str(error):
+                raise
+            raise UserError(
+                f"{type(module).__name__}: its forward reaches into a segment from outside ({error}), where the weights are "
+                f"not there; let it call the module, and tie weights by assigning the parameter. Its segments: "
+                f"{', '.join(path for segment in segments for path in segment.modules)}"
+            ) from None
 
     sizes = Sizes(segments, optimizer.rule, footprint, eager=optimizer.eager)
     free = shutil.disk_usage(_existing(store)).free if store is not None else None

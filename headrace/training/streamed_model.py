@@ -1,5 +1,6 @@
 """A model trained segment by segment from the user's own loop; `headrace.stream` makes it."""
 
+import copy
 import json
 import math
 import shutil
@@ -8,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from headrace.errors import UserError
 from headrace.models.segments import Segment, segments_of
@@ -57,6 +58,7 @@ class StreamedModel:
     optimizer: Optimizer
     microbatch: int | None = None  # examples that go through the model at once; None = the whole batch
     loss_of: Loss = model_loss
+    config: PretrainedConfig | None = None  # what `save` writes; None where the module is not transformers'
     updates: int = 0
     plan: Any = None
     gradient_norm: float = field(default=math.nan, init=False)
@@ -87,12 +89,19 @@ class StreamedModel:
         self.store.zero_gradients()
         self.store.expect_update(step=self.updates + 1, lr=self.optimizer.lr_at(self.updates))
         self.streaming.begin(self.updates)
+        return self._parts(batch)
+
+    def _parts(self, batch: Mapping[str, Any]) -> list[tuple[dict[str, Any], float]]:
+        """The batch's microbatches, each with its share of the loss."""
         parts = _split(batch, self.microbatch)
         counts = [_count(part) for part in parts]
         return [(part, count / sum(counts)) for part, count in zip(parts, counts, strict=True)]
 
+    def _losses(self, parts: Sequence[tuple[dict[str, Any], float]]) -> list[Tensor]:
+        return self.streaming.in_lanes(lambda part: self._loss_of(*part), parts)
+
     def _sum_of_losses(self, parts: Sequence[tuple[dict[str, Any], float]]) -> Tensor:
-        losses = self.streaming.in_lanes(lambda part: self._loss_of(*part), parts)
+        losses = self._losses(parts)
         total = losses[0]
         for loss in losses[1:]:
             total = total + loss
@@ -101,7 +110,7 @@ class StreamedModel:
     def _loss_of(self, inputs: Mapping[str, Any], share: float) -> Tensor:
         """A microbatch's loss times its share."""
         at_once = self.streaming.policies[self.streaming.head] == "at_once"
-        if at_once and self.model.training and "labels" in inputs:
+        if at_once and "labels" in inputs:
             return next_token_loss(self.model, inputs, self.streaming.run_head, share)
         return self.loss_of(self.model, inputs) * share
 
@@ -116,6 +125,21 @@ class StreamedModel:
         coefficient = clip_coefficient(norm, self.optimizer.max_norm)
         self.store.update(step=self.updates + 1, lr=lr, gradient_scale=coefficient)
         self.updates += 1
+
+    def evaluate(self, batch: Mapping[str, Any]) -> float:
+        """The loss of a batch, weighted as in `step`, without dropout and without gradients."""
+        parts = self._parts(batch)
+        with self.evaluating():
+            losses = [loss for group in self.streaming.groups(parts) for loss in self._losses(group)]
+            return torch.stack(losses).sum().item()
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """`generate` of the transformers model: greedy, sampled or by beams, as it is asked; every token fetches what is not
+        at hand."""
+        with self.evaluating() as model:
+            if not (isinstance(model, PreTrainedModel) and model.can_generate()):
+                raise UserError(f"{type(model).__name__}: has no `generate`; that is for causal models of transformers")
+            return cast(Any, model).generate(*args, **kwargs)
 
     # ---- what is left of it
 
@@ -150,8 +174,8 @@ class StreamedModel:
         self.streaming.fetcher.rest()
         try:
             sums = write_snapshot(self.store, aside, optimizer)
-            if isinstance(self.model, PreTrainedModel):
-                self.model.config.save_pretrained(aside)
+            if self.config is not None:
+                self.config.save_pretrained(aside)
             state = {"updates": self.updates, "seed": self.running.seed, "sums": sums}
             if optimizer:
                 (aside / SNAPSHOT).write_text(json.dumps(state, indent=1))
@@ -181,8 +205,15 @@ class StreamedModel:
         )
 
     def close(self) -> None:
+        """End the threads that move data and let go of the store's folder. What was not saved is lost."""
         self.streaming.close()
         self.store.close()
+
+    def __enter__(self) -> "StreamedModel":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def next_token_loss(model: Any, inputs: Mapping[str, Any], run_head: Callable[..., Any], share: float = 1.0) -> Tensor:
@@ -241,16 +272,17 @@ def build(
     weights: Callable[[list[Segment], int], dict[str, Tensor]] | None = None,
     microbatch: int | None = None,
     seed: int = 0,
-    depth: int = 1,
     pool_bytes: int | None = None,
     held_gradient_bytes: int = 0,
+    depth: int = 1,
     spill_bytes: int = 64 << 20,
     memory_bytes: int | None = None,
     loss_of: Loss = model_loss,
 ) -> StreamedModel:
     """A streamed model from a module. weights: values of a segment's parameters; None = those the module holds."""
-    no_cache(model)
     segments = segments_of(model)
+    config = _config_to_save(model, optimizer)
+    no_cache(model)
     places = list(placements(segments) if callable(placements) else placements)
     store = Store(
         segments,
@@ -278,4 +310,13 @@ def build(
         pool_bytes = room_for_two(store, segments)
     streaming = Streaming(segments, store, running, saved, chosen, pool_bytes, depth, memory_bytes=memory_bytes)
     install_segments(model, segments, streaming)
-    return StreamedModel(model, segments, store, streaming, running, optimizer, microbatch, loss_of)
+    return StreamedModel(model, segments, store, streaming, running, optimizer, microbatch, loss_of, config)
+
+
+def _config_to_save(model: nn.Module, optimizer: Optimizer) -> PretrainedConfig | None:
+    """The model's config as it came, with what the saved files are."""
+    if not isinstance(model, PreTrainedModel):
+        return None
+    config = copy.deepcopy(model.config)
+    config.architectures, config.dtype = [type(model).__name__], optimizer.rule.weight_dtype
+    return config

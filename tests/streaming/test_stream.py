@@ -116,15 +116,80 @@ def test_a_module_with_a_loop_of_the_users(tmp_path):
 
 
 def test_weights_are_fetched_twice_a_step_whatever_the_number_of_microbatches(tmp_path):
-    read = set()
-    for microbatch in (8, 4, 1):
-        model = stream(CONFIG, tmp_path / str(microbatch), microbatch=microbatch, activations="keep")
-        steps(model, 0, 2)
-        before = model.store.traffic.read["weight"]
-        steps(model, 2, 3)
-        read.add(model.store.traffic.read["weight"] - before)
-        model.close()
-    assert len(read) == 1
+    """1, 2, 8 and 32 microbatches; the head, whose backward follows its forward, once."""
+    moved = set()
+    inputs = [batch("gpt2", number, examples=32) for number in range(3)]
+    for microbatch in (32, 16, 4, 1):
+        with stream(
+            CONFIG, tmp_path / str(microbatch), microbatch=microbatch, activations="keep", batch=(32, 12)
+        ) as model:
+            for each in inputs[:2]:
+                model.step(each)
+            traffic = model.store.traffic
+            before = traffic.read["weight"], traffic.written["weight"]
+            model.step(inputs[2])
+            moved.add((traffic.read["weight"] - before[0], traffic.written["weight"] - before[1]))
+            sizes = [4 * layout.size for layout in model.store.layouts]
+            needs = model.streaming.needs
+    once, head = sum(sizes), model.streaming.head
+    passes = [sum(sizes[owner] for owner in each) for each in needs]
+    assert moved == {(2 * sum(passes) - passes[head], once)}
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bert", "t5", "hand_written"])
+def test_evaluating_is_the_same_for_any_microbatch_and_changes_nothing(tmp_path, family):
+    fresh, found, steps_after = [], [], []
+    for number, (microbatch, placement) in enumerate([(8, "disk"), (2, "disk"), (2, "device")]):
+        model = sm_build(family, tmp_path / str(number), microbatch, placement)
+        with model:
+            fresh.append(model.evaluate(batch(family, 1)))
+            model.step(batch(family, 0))
+            order, state = list(model.streaming.order), torch.get_rng_state()
+            found.append([model.evaluate(batch(family, 1)) for _ in range(2)])
+            assert model.streaming.order == order and torch.equal(torch.get_rng_state(), state)
+            assert model.streaming.training and model.model.training
+            steps_after.append(model.step(batch(family, 2)))
+    assert all(first == second for first, second in found)
+    assert found[1] == found[2] and steps_after[1] == steps_after[2]
+    tolerance = 1e-6 if family != "hand_written" else 1e-3  # it takes a mean over the microbatch
+    assert fresh[1] == fresh[2] == pytest.approx(fresh[0], rel=tolerance)
+
+
+def sm_build(family, folder, microbatch, placement):
+    return stream(make(family, 0.1).train(), folder, microbatch=microbatch, placement=placement, batch=batch(family, 0))
+
+
+def test_generate_is_transformers_own(tmp_path):
+    torch.manual_seed(0)
+    plain = make("gpt2", 0.1).eval()
+    prompt = batch("gpt2", 1)["input_ids"][:2, :5]
+    how = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+    expected = plain.generate(prompt, **how)
+    with stream(make("gpt2", 0.1).train(), tmp_path / "store") as model:
+        assert torch.equal(model.generate(prompt, **how), expected)
+    with (
+        stream(HandWritten(0.0), tmp_path / "other", batch=batch("hand_written", 0)) as model,
+        pytest.raises(UserError, match="HandWritten: has no `generate`"),
+    ):
+        model.generate(prompt)
+
+
+def test_a_closed_model_lets_go_of_its_folder(tmp_path):
+    with stream(CONFIG, tmp_path / "store") as model:
+        expected = steps(model, 0, 2)
+    assert model.plan.streams
+    with stream(CONFIG, tmp_path / "store") as again:
+        assert steps(again, 0, 2) == expected
+
+
+class ReachesInto(HandWritten):
+    """Ties its output by hand, from outside of the embedding."""
+
+    def forward(self, input_ids, labels):
+        x = self.embed(input_ids)
+        for layer in self.layers:
+            x, _ = layer(x, scale=torch.ones(()))
+        return nn.functional.cross_entropy((x @ self.embed.weight.T).flatten(0, 1), labels.flatten())
 
 
 def test_streaming_to_another_device_is_refused(tmp_path):
@@ -138,6 +203,8 @@ def test_what_is_refused(tmp_path):
         stream("gpt2-huge", tmp_path / "a")
     with pytest.raises(UserError, match=r"Linear: no nn\.ModuleList of equal blocks"):
         stream(nn.Linear(2, 2), tmp_path / "b")
+    with pytest.raises(UserError, match=r"ReachesInto: its forward reaches into a segment .*'weight'.*layers\.0"):
+        stream(ReachesInto(0.0), tmp_path / "b", batch=batch("hand_written", 0))
     with pytest.raises(UserError, match="give store=FOLDER"):
         stream(CONFIG, None)
     with pytest.raises(UserError, match="MiB"):
