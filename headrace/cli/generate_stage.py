@@ -21,6 +21,7 @@ def generate_stage(
     for text in writer.write(prompt, max_tokens, temperature, top_p, seed):
         print(text, end="", flush=True)
     print()
+    writer.close()
 
 
 def model_folder(folder: Path) -> Path:

@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import BertForPreTraining, PreTrainedModel
-from transformers.utils import logging as transformers_logging
+from transformers import AutoConfig, BertForPreTraining
 
 from headrace.cli.prepare_stage import open_run
 from headrace.errors import UserError
 from headrace.evaluation.evaluate import describe, evaluate
 from headrace.evaluation.fill import Filled, fill_blanks, fill_held_out
+from headrace.evaluation.folder_model import FolderModel, blank_model, least_bytes, open_model, place
 from headrace.evaluation.generate import Continued, open_writer
+from headrace.evaluation.room import Room, footprints, place_and_room
+from headrace.models.segments import segments_of
 from headrace.params import Params
-from headrace.planning.device import choose_precision
+from headrace.planning.device import Precision, choose_precision, microbatch_tokens
+from headrace.planning.run import budget_bytes
 from headrace.progress import say
 from headrace.report.page import write_report
 from headrace.run_folder import RunFolder
@@ -70,8 +73,20 @@ def evaluate_stage(params: Params, all_checkpoints: bool = False) -> list[dict[s
     records = []
     for checkpoint in checkpoints if all_checkpoints else checkpoints[-1:]:
         state = read_manifest(checkpoint)["state"]
-        model = load_model(params, checkpoint, precision.device)
-        figures = evaluate(params, model, tokens, vocabulary, precision, sequence_length=length)
+        opened, room = open_to_evaluate(params, run, checkpoint, precision, length)
+        try:
+            figures = evaluate(
+                params,
+                opened.model,
+                tokens,
+                vocabulary,
+                precision,
+                sequence_length=length,
+                streaming=opened.streaming,
+                room=room,
+            )
+        finally:
+            opened.close()
         if figures:
             records.append({"step": state["step"], "phase": state["phase"], **figures})
             record_evaluation(run, records[-1])
@@ -80,10 +95,37 @@ def evaluate_stage(params: Params, all_checkpoints: bool = False) -> list[dict[s
     return records
 
 
-def load_model(params: Params, checkpoint: Path, device: torch.device) -> PreTrainedModel:
-    """A checkpoint as any transformers program would load it."""
-    transformers_logging.disable_progress_bar()
-    return task_of(params).load_model(str(checkpoint)).to(device)  # pyright: ignore[reportArgumentType]
+def open_to_evaluate(
+    params: Params, run: RunFolder, checkpoint: Path, precision: Precision, length: int
+) -> tuple[FolderModel, Room]:
+    """A checkpoint's model within the memory of the run, in microbatches of the size that training chose."""
+    task = task_of(params)
+    config = AutoConfig.from_pretrained(checkpoint)
+    model = blank_model(lambda: task.new_model(config), precision.device)
+    tokens_at_once = microbatch_tokens(params, config, precision)
+    if not params.training.microbatch_tokens and run.plan.is_file():
+        tokens_at_once = json.loads(run.plan.read_text("utf-8"))["microbatch_tokens"]
+    segments = segments_of(model)
+    placing, room = place(segments, None), Room(tokens_at_once, 1)
+    if params.device.placement in ("auto", "disk") and precision.device.type == "cpu":
+        placing, room = place_and_room(
+            segments,
+            budget_bytes(params, precision),
+            tokens_at_once,
+            footprints(params, config, precision, length),
+            length,
+            all_fetched=params.device.placement == "disk",
+        )
+    opened = open_model(
+        checkpoint,
+        model,
+        placing,
+        precision.device,
+        run_by_task=[task.HEAD],
+        autocast=precision.autocast,
+        memory_bytes=params.device.memory,
+    )
+    return opened, room
 
 
 def run_stages(params: Params) -> None:
@@ -109,13 +151,24 @@ def sample_predictions(
     """The model's guesses for the user's sentences and some held-out ones; also written to samples.json."""
     if params.task.kind == "causal_lm":
         return _continuations(params, run)
-    model = load_model(params, run.model.resolve(), torch.device("cpu"))
-    assert isinstance(model, BertForPreTraining)
-    samples = fill_blanks(model, vocabulary, params.evaluation.fill)
-    samples += fill_held_out(model, vocabulary, tokens, HELD_OUT_SAMPLES, params.evaluation.mask_seed)
+    opened = _open_bert(params, run.model.resolve())
+    with opened.running() as model:
+        assert isinstance(model, BertForPreTraining)
+        samples = fill_blanks(model, vocabulary, params.evaluation.fill)
+        samples += fill_held_out(model, vocabulary, tokens, HELD_OUT_SAMPLES, params.evaluation.mask_seed)
+    opened.close()
     data = json.dumps([sample.record() for sample in samples], ensure_ascii=False, indent=1)
     write_atomically(run.samples, data.encode())
     return samples
+
+
+def _open_bert(params: Params, folder: Path) -> FolderModel:
+    """A masked language model on the CPU, with half of the memory for weights."""
+    config, cpu = AutoConfig.from_pretrained(folder), torch.device("cpu")
+    model = blank_model(lambda: task_of(params).new_model(config), cpu)
+    segments = segments_of(model)
+    memory_bytes = params.device.memory and max(params.device.memory // 2, least_bytes(segments))
+    return open_model(folder, model, place(segments, memory_bytes), cpu, memory_bytes=params.device.memory)
 
 
 def _continuations(params: Params, run: RunFolder) -> list[Continued]:
@@ -127,6 +180,7 @@ def _continuations(params: Params, run: RunFolder) -> list[Continued]:
         Continued(prompt, "".join(writer.write(prompt, CONTINUATION_TOKENS, 0.7, 0.9, params.run.seed)))
         for prompt in params.evaluation.prompts
     ]
+    writer.close()
     data = json.dumps([asdict(sample) for sample in samples], ensure_ascii=False, indent=1)
     write_atomically(run.samples, data.encode())
     return samples

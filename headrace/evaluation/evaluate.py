@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from headrace.evaluation.room import BATCH_EXAMPLES, Room
 from headrace.params import Params
 from headrace.planning.device import Precision, microbatch_tokens
 from headrace.progress import progress, say
@@ -34,8 +35,6 @@ from headrace.text.batches import Batch
 from headrace.text.examples import every_example, hold_two_texts
 from headrace.text.tokens import TokenFolder
 from headrace.text.vocabulary import Vocabulary
-
-BATCH_EXAMPLES = 256
 
 
 @torch.no_grad()
@@ -48,12 +47,12 @@ def evaluate(
     *,
     sequence_length: int,
     streaming: Streaming | None = None,
-    most_tokens: int | None = None,
+    room: Room | None = None,
 ) -> dict[str, Any]:
     """The figures above, with how many examples, tokens and pairs they rest on; empty when nothing is held out.
 
-    streaming: of a model whose segments are fetched; None: all of it is at hand. most_tokens: token slots that go through
-    it at once; None: chosen from the device.
+    streaming: of a model whose segments are fetched; None: all of it is at hand. room: how much of the set is in memory at
+    once, which does not change a microbatch's figures; None: as if there were no limit.
     """
     if not _enough_held_out(params, tokens):
         return {}
@@ -62,8 +61,9 @@ def evaluate(
     num_targets = num_pairs = num_examples = 0
     sums = torch.zeros((), dtype=torch.float64)
     started_s = time.perf_counter()
-    with progress("Evaluating", params.evaluation.examples, "examples") as meter, _passes(streaming) as run:
-        for batch in _batches(params, model, tokens, vocabulary, precision, sequence_length, most_tokens):
+    with progress("Evaluating", params.evaluation.examples, "examples") as meter, _passes(streaming, room) as run:
+        most_tokens = room.microbatch_tokens if room else microbatch_tokens(params, model.config, precision)
+        for batch in _batches(params, tokens, vocabulary, sequence_length, most_tokens):
             for part in run(batch, lambda m, head: task.evaluation_sums(model, m, precision.device, head), precision):
                 sums = sums + part
             num_targets += batch.num_targets
@@ -79,7 +79,7 @@ def evaluate(
 
 
 @contextmanager
-def _passes(streaming: Streaming | None) -> Iterator[Callable[..., list[Tensor]]]:
+def _passes(streaming: Streaming | None, room: Room | None) -> Iterator[Callable[..., list[Tensor]]]:
     """run(batch, function(microbatch, run_head), precision): results of all microbatches, without dropout."""
 
     def run_plainly(batch: Batch, function: Callable[..., Tensor], precision: Precision) -> list[Tensor]:
@@ -91,19 +91,17 @@ def _passes(streaming: Streaming | None) -> Iterator[Callable[..., list[Tensor]]
         head = streaming.run_head
         found: list[Tensor] = []
         for group in streaming.groups(batch.microbatches):
-            with precision.autocast():
-                found += streaming.in_lanes(lambda microbatch: function(microbatch, head), group)
+            lanes = room.lanes if room else len(group)
+            for start in range(0, len(group), lanes):
+                with precision.autocast():
+                    found += streaming.in_lanes(lambda m: function(m, head), group[start : start + lanes])
         return found
 
     if streaming is None:
         yield run_plainly
         return
-    streaming.history, streaming.training = [], False  # what is visited here is not what the next step visits
-    try:
-        with streaming.evaluating():
-            yield run_streamed
-    finally:
-        streaming.training = True
+    with streaming.evaluating():
+        yield run_streamed
 
 
 def describe(figures: dict[str, Any]) -> str:
@@ -129,18 +127,11 @@ def _enough_held_out(params: Params, tokens: TokenFolder) -> bool:
 
 
 def _batches(
-    params: Params,
-    model: PreTrainedModel,
-    tokens: TokenFolder,
-    vocabulary: Vocabulary,
-    precision: Precision,
-    sequence_length: int,
-    most_tokens: int | None,
+    params: Params, tokens: TokenFolder, vocabulary: Vocabulary, sequence_length: int, most_tokens: int
 ) -> Iterator[Batch]:
     shards = tokens.shards("held_out")
     task = task_of(params)
     rule = task.example_rule(params, sequence_length, "evaluation", params.evaluation.mask_seed)
-    most_tokens = most_tokens or microbatch_tokens(params, model.config, precision)
     layout = task.batch_rule(params, vocabulary, sequence_length, most_tokens)
     examples = islice(every_example(shards, rule), params.evaluation.examples)
     while chosen := list(islice(examples, BATCH_EXAMPLES)):

@@ -53,7 +53,7 @@ def plan_run(
         rule,
         cache(
             lambda examples, length: measure(
-                model, _microbatch(params, task, model.config, examples, length), precision.autocast, task.HEAD
+                model, full_microbatch(params, task, model.config, examples, length), precision.autocast, task.HEAD
             )
         ),
         eager=params.training.optimizer.eager,
@@ -72,7 +72,7 @@ def plan_run(
         make_plan,
         sizes,
         works,
-        memory_bytes=device.memory or int(FREE_SHARE * _free_bytes(precision)),
+        memory_bytes=budget_bytes(params, precision),
         disk_free_bytes=_free_disk_bytes(params),
         wish=Wish(
             placement="device" if device.placement == "ram" else device.placement,
@@ -113,7 +113,7 @@ def store_folder(params: Params) -> Path:
     return params.device.store or params.run.folder / "store"
 
 
-def _microbatch(params: Params, task: Task, config: PretrainedConfig, examples: int, length: int) -> Any:
+def full_microbatch(params: Params, task: Task, config: PretrainedConfig, examples: int, length: int) -> Any:
     """A microbatch as full as can be: every slot a token, every row masked apart, as many targets as there may be."""
     masked = params.task.kind == "masked_lm"
     most = max((phase.max_predictions or 0 for phase in params.training.phases), default=0)
@@ -145,6 +145,11 @@ def _microbatch(params: Params, task: Task, config: PretrainedConfig, examples: 
         return task.training_loss(model, microbatch, torch.device("cpu"), batch, run_head)[0]
 
     return run
+
+
+def budget_bytes(params: Params, precision: Precision) -> int:
+    """device.memory, or most of what is free now."""
+    return params.device.memory or int(FREE_SHARE * _free_bytes(precision))
 
 
 def _free_bytes(precision: Precision) -> int:

@@ -16,7 +16,7 @@ import torch
 from safetensors import safe_open
 
 from headrace.errors import UserError
-from headrace.models.initial import weight_map, weights_from_folder
+from headrace.models.folder import FolderWeights, stored_tensors
 from headrace.progress import say
 from headrace.store.device import DeviceSegment
 from headrace.store.disk import DiskSegment
@@ -59,7 +59,7 @@ def write_snapshot(store: Store, folder: Path, optimizer: bool = True) -> dict[s
 
 def read_snapshot(store: Store, folder: Path) -> None:
     """Go on from a snapshot of the same model and optimizer, whatever the placement was; raises UserError."""
-    where = weight_map(folder)
+    weights = FolderWeights(folder, stored_tensors(folder))
     for i, (segment, layout, state) in enumerate(zip(store.segments, store.layouts, store.states, strict=True)):
         if not layout.entries:
             continue
@@ -68,14 +68,15 @@ def read_snapshot(store: Store, folder: Path) -> None:
             (folder / state_file(i, store, role), header_of(role.entries, role.dtype, f".{role.name}"))
             for role in state.roles
         ]
-        ours = where.get(layout.entries[0].name) == store.weight_file(i) and all(_begins_with(*f) for f in files)
+        first = weights.stored.get(layout.entries[0].name)
+        ours = first is not None and first.file == files[0][0] and all(_begins_with(*f) for f in files)
         if isinstance(state, DiskSegment) and ours:
             store.forget(i)
             for (source, _), target in zip(files, state.files, strict=True):
                 target.unlink(missing_ok=True)
                 _link(source, target)
             continue
-        store.fill(i, weights_from_folder(folder, segment))
+        store.fill(i, weights.tensors(segment.parameters))
         for role in state.roles:
             slab = (
                 state.state[role.name] if isinstance(state, DeviceSegment) else torch.zeros(role.size, dtype=role.dtype)

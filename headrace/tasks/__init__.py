@@ -34,10 +34,6 @@ class Task(Protocol):
         """A model on torch's default device."""
         ...
 
-    def load_model(self, folder: str) -> PreTrainedModel:
-        """The model of a Hugging Face folder."""
-        ...
-
     def freeze_unused(self, model: Any, params: Params) -> None:
         """No gradient for weights that no loss depends on."""
         ...

@@ -64,10 +64,6 @@ def new_model(config: PretrainedConfig) -> PreTrainedModel:
     return AutoModelForCausalLM.from_config(config)
 
 
-def load_model(folder: str) -> PreTrainedModel:
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-
-
 def freeze_unused(model: PreTrainedModel, params: Params) -> None:
     """All weights are used; refuses what the model cannot do."""
     if params.task.isolate_documents and "position_ids" not in inspect.signature(model.base_model.forward).parameters:

@@ -95,10 +95,6 @@ def new_model(config: PretrainedConfig) -> BertForPreTraining:
     return BertForPreTraining(config)
 
 
-def load_model(folder: str) -> BertForPreTraining:
-    return BertForPreTraining.from_pretrained(folder, dtype=torch.float32)
-
-
 def freeze_unused(model: BertForPreTraining, params: Params) -> None:
     """Without pairs the pooler and the next-sentence head get no gradient, so they keep their initial weights."""
     assert model.bert.pooler is not None

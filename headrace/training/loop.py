@@ -12,6 +12,7 @@ from functools import cached_property
 import torch
 
 from headrace.evaluation.evaluate import describe, evaluate
+from headrace.evaluation.room import Room, footprints, room_beside
 from headrace.optim import learning_rate
 from headrace.params import Params, PhaseParams
 from headrace.planning.beside import beside, describe_phase
@@ -259,12 +260,19 @@ class _Loop:
             self.precision,
             sequence_length=length,
             streaming=self.trainable.streaming,
-            most_tokens=self.trainable.plan.microbatch_tokens if self.trainable.plan else None,
+            room=self._evaluation_room(length),
         )
         self.trainable.model.train()
         if record:
             self.records.evaluation({"step": state.step, "phase": state.phase, **record})
             say(f"step {state.step}: {describe(record)}")
+
+    def _evaluation_room(self, length: int) -> Room | None:
+        """How much of an evaluation goes through the model at once beside what training holds."""
+        plan, config = self.trainable.plan, self.trainable.config
+        if plan is None or not plan.streams:
+            return Room(plan.microbatch_tokens, 1) if plan else None
+        return room_beside(plan, footprints(self.params, config, self.precision, length), length)
 
     def checkpoint(self) -> None:
         self.trainable.streaming.fetcher.rest()

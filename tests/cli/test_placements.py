@@ -70,6 +70,21 @@ def test_from_disk(make, in_memory, activations):
     assert_same(found, in_memory)
 
 
+@pytest.mark.parametrize("placement", ["device", "disk", "auto"])
+def test_evaluate_gives_the_figures_of_training(make, in_memory, placement):
+    """From the checkpoint's folder, at hand or fetched segment by segment."""
+    made = make(placement="disk")
+    expected = run(made)["evaluations"]
+    made.tree["device"]["placement"] = placement
+    assert made("evaluate", "--all-checkpoints").code == 0
+    again = made.records("evaluations")[len(expected) :]
+    by_step = {record["step"]: record for record in expected}
+    assert by_step.keys() & {record["step"] for record in again}
+    for record in again:
+        if record["step"] in by_step:
+            assert record == by_step[record["step"]]
+
+
 @pytest.mark.parametrize(("first", "then"), [("disk", "device"), ("device", "disk")])
 def test_going_on_with_another_placement(make, in_memory, first, then):
     made = make(placement=first)

@@ -8,14 +8,20 @@ import torch
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM
 
+from headrace.errors import UserError
+from headrace.evaluation import evaluate as evaluate_module
 from headrace.evaluation.evaluate import evaluate
+from headrace.evaluation.folder_model import FolderModel, blank_model, least_bytes, open_model, place
+from headrace.evaluation.room import Room, footprints, forward_bytes, place_and_room, room_beside
 from headrace.models.blank import fill_blanks
+from headrace.models.folder import FolderWeights, stored_tensors
 from headrace.models.segments import segments_of
 from headrace.optim import AdamW
 from headrace.planning.device import Precision
-from headrace.store.store import Store
-from headrace.streaming.activations import Saved
-from headrace.streaming.segment import Pass, Streaming, install_segments
+from headrace.planning.machine import ASSUMED
+from headrace.planning.memory import Sizes, Work
+from headrace.planning.plan import Wish, make_plan
+from headrace.store.snapshot import write_snapshot
 from headrace.tasks import causal_lm
 from headrace.text.examples import every_example
 from headrace.training.setup import Trainable, build_trainable
@@ -101,25 +107,88 @@ def test_chunks_of_the_head_do_not_change_the_figures(setting, monkeypatch):
     assert figures(*setting()) == pytest.approx(whole, rel=1e-6)
 
 
-def test_streamed_segments_give_the_same_figures(setting, tmp_path):
-    """All weights on disk, the head's too; what training expected to fetch next is as before."""
+def checkpoint(trainable: Trainable, folder) -> FolderWeights:
+    """A folder of the trainable's weights as they are."""
+    folder.mkdir()
+    write_snapshot(trainable.store, folder, optimizer=False)
+    trainable.config.save_pretrained(folder)
+    return FolderWeights(folder, stored_tensors(folder))
+
+
+def open_streamed(trainable: Trainable, folder) -> FolderModel:
+    model = blank_model(lambda: AutoModelForCausalLM.from_config(trainable.config), CPU.device)
+    segments = segments_of(model)
+    placing = place(segments, least_bytes(segments), all_fetched=True)
+    assert placing.placements.count("disk") == len(segments) - 1, "the head borrows its weights"
+    return open_model(folder, model, placing, CPU.device, run_by_task=[causal_lm.HEAD])
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 1000])
+def test_streamed_segments_give_the_same_figures(setting, tmp_path, lanes):
+    """All weights in a folder, the head's too, whatever the number of microbatches that share a fetch."""
     params, trainable, tokens, vocabulary = setting()
+    weights = checkpoint(trainable, tmp_path / "folder")
+    assert weights.stored.keys() == weights_of(trainable).keys()
+    opened = open_streamed(trainable, tmp_path / "folder")
+    room = Room(microbatch_tokens=300, lanes=lanes)
+    streamed = Trainable(causal_lm, opened.model, trainable.config, opened.store, opened.streaming)  # pyright: ignore
+    found = figures(params, streamed, tokens, vocabulary, streaming=opened.streaming, room=room)
+    assert found == figures(params, trainable, tokens, vocabulary, room=room)
+    batches = list(evaluate_module._batches(params, tokens, vocabulary, LENGTH, 300))
+    assert len(batches[0].microbatches) > 2
+    passes = sum(-(-len(batch.microbatches) // lanes) for batch in batches)
+    whole = opened.placing.fetched_bytes
+    assert whole > sum(4 * p.numel() for p in weights_of(trainable).values()), "the tied weight is fetched twice"
+    assert passes * whole <= opened.store.read_bytes < (passes + 1) * whole
+    opened.close()
+
+
+def test_room_is_what_memory_allows(setting):
+    """Less memory: fewer microbatches together, then smaller ones, then fewer weights at hand; at the end it is refused."""
+    params, trainable, _, _ = setting()
+    footprint_of = footprints(params, trainable.config, CPU, LENGTH)
+    assert forward_bytes(footprint_of(4), 3) > forward_bytes(footprint_of(4), 2) > forward_bytes(footprint_of(2), 2)
+    segments = segments_of(AutoModelForCausalLM.from_config(trainable.config))
+    all_bytes = sum(4 * p.numel() for segment in segments for p in segment.parameters.values())
+    least = least_bytes(segments) + forward_bytes(footprint_of(1), 1)
+    seen = []
+    for memory_bytes in range(least, 3 * all_bytes + 200 * least, least):
+        placing, room = place_and_room(segments, memory_bytes, 4096, footprint_of, LENGTH)
+        taken = forward_bytes(footprint_of(max(1, room.microbatch_tokens // LENGTH)), room.lanes)
+        here = sum(
+            4 * p.numel()
+            for s, where in zip(segments, placing.placements, strict=True)
+            for p in s.parameters.values()
+            if where == "device"
+        )
+        assert taken + here + placing.pool_bytes <= memory_bytes
+        seen.append((placing.fetched_bytes / room.lanes, room.microbatch_tokens))
+    assert seen[-1] == (0, 4096)
+    assert [tokens for _, tokens in seen] == sorted(tokens for _, tokens in seen)
+    with pytest.raises(
+        UserError, match=rf"device\.memory = {least - 1:,} bytes is too little.*{LENGTH} tokens take {least:,}"
+    ):
+        place_and_room(segments, least - 1, 4096, footprint_of, LENGTH)
+
+
+def test_evaluation_beside_training_takes_the_memory_of_its_activations(setting, tmp_path):
+    params, trainable, _, _ = setting()
+    footprint_of = footprints(params, trainable.config, CPU, LENGTH)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(trainable.config)
     fill_blanks(model, CPU.device)
     segments = segments_of(model)
-    store = Store(segments, AdamW(), [], CPU.device, ["disk"] * len(segments), tmp_path)
-    for i in range(len(segments)):
-        store.fill(i, weights_of(trainable))
-    pool_bytes = sum(4 * layout.size + 4096 for layout in store.layouts)
-    head = [segment.name for segment in segments].index(causal_lm.HEAD)
-    streaming = Streaming(segments, store, Pass(1), Saved(), ["keep"] * len(segments), pool_bytes, head=head)
-    install_segments(model, segments, streaming, run_by_task=[causal_lm.HEAD])
-    streaming.order = [1, 2]
-    streamed = Trainable(causal_lm, model, trainable.config, store, streaming)  # pyright: ignore[reportArgumentType]
-    assert figures(params, streamed, tokens, vocabulary, streaming=streaming) == figures(
-        params, trainable, tokens, vocabulary, streaming=trainable.streaming
-    )
-    assert (streaming.order, streaming.training) == ([1, 2], True)
-    streaming.fetcher.close()
-    store.close()
+    sizes = Sizes(segments, AdamW(), lambda examples, _: footprint_of(examples))
+    for examples in (8, 2):
+        plan = make_plan(
+            sizes,
+            [Work("work", examples, LENGTH)],
+            memory_bytes=None,
+            disk_free_bytes=None,
+            machine=ASSUMED,
+            wish=Wish(placement="disk", microbatch_tokens=2 * LENGTH),
+        )
+        room = room_beside(plan, footprint_of, LENGTH)
+        free_bytes = plan.needed_bytes["activations"] + plan.needed_bytes["temporaries"]
+        assert room.microbatch_tokens == 2 * LENGTH and room.lanes >= examples // 2
+        assert forward_bytes(footprint_of(2), room.lanes) <= free_bytes < forward_bytes(footprint_of(2), 2 * room.lanes)
