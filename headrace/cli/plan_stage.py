@@ -3,19 +3,17 @@
 from collections.abc import Sequence
 from itertools import groupby
 
-from rich.table import Table
-
 from headrace.params import Params
+from headrace.planning.beside import Row, span
 from headrace.planning.device import choose_precision
-from headrace.planning.plan import Plan, SegmentPlan, size_text
+from headrace.planning.memory import size_text
+from headrace.planning.plan import Plan, SegmentPlan
 from headrace.planning.run import plan_run, planned_model
-from headrace.progress import console, duration_text, say
+from headrace.progress import duration_text, say, say_table
 from headrace.run_folder import RunFolder
 from headrace.text.vocabulary import open_vocabulary
 from headrace.training.optimizers import describe_optimizer, update_rule
 from headrace.training.setup import check_model
-
-Row = tuple[str, ...]
 
 
 def plan_stage(params: Params, measure_machine: bool = False) -> Plan:
@@ -29,7 +27,7 @@ def plan_stage(params: Params, measure_machine: bool = False) -> Plan:
         if isinstance(part, str):
             say(part)
         else:
-            _print_table(*part)
+            say_table(*part)
     return plan
 
 
@@ -110,9 +108,8 @@ def _same(segment: SegmentPlan) -> tuple[object, ...]:
 
 def _segment_row(group: Sequence[SegmentPlan]) -> Row:
     first, last = group[0], group[-1]
-    name = first.name if len(group) == 1 else f"{first.name} to {last.name}"
     return (
-        name,
+        span(first.name, last.name),
         f"{sum(s.num_parameters for s in group):,}",
         first.placement,
         first.activations,
@@ -134,16 +131,3 @@ def _sum_line(name: str, kinds: dict[str, int], limit_bytes: int | None, limit: 
     return f"{name}: {size_text(sum(kinds.values()))}{of}: " + ", ".join(
         f"{k} {size_text(n)}" for k, n in kinds.items()
     )
-
-
-def _print_table(head: Row, rows: list[Row]) -> None:
-    """A table on a terminal, aligned columns elsewhere."""
-    if console.is_terminal:
-        table = Table(*head)
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
-        return
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    for row in (head, *rows):
-        say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
