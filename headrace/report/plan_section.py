@@ -22,8 +22,9 @@ def plan_section(plan: Mapping[str, Any]) -> str:
         return ""
     streamed = [phase for phase in phases if phase.segments_streamed]
     return (
-        "<section><h2>Plan and measurement</h2><p>What a step was to move and to take, as planned before the run with rates "
-        f"{rates} (grey), and what it did.{_counted(phases)}</p>{_totals(phases)}{tiers}{_by_segment(streamed)}</section>"
+        '<section class="beside"><h2>Plan and measurement</h2><p>What a step was to move and to take, as planned before the run '
+        f"with rates {rates} (grey), and what it did.{_counted(phases)}</p>{_totals(phases)}{tiers}"
+        f"{_by_segment(streamed)}</section>"
     )
 
 

@@ -59,7 +59,8 @@ tr:last-child td { border: 0; }
 .guess.right { background: var(--good-soft); }
 .guess.right b { color: var(--good); }
 .guess.right s { background: var(--good); }
-td small { display: block; font-size: 11.5px; line-height: 1.3; color: var(--muted); white-space: nowrap; }
+.beside td { white-space: nowrap; }
+td small { display: block; font-size: 11.5px; line-height: 1.3; color: var(--muted); }
 .wait { background: var(--series-1); } .compute { background: var(--series-0); } .update { background: var(--series-2); }
 .spent, .spent span { display: flex; } .spent { flex-direction: column; gap: 2px; min-width: 150px; }
 .spent i { display: block; height: 8px; } .spent i.update { height: 4px; } .spent i:last-child { border-radius: 0 2px 2px 0; }
