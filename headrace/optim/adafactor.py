@@ -25,7 +25,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from headrace.optim.rule import TILE_ELEMENTS, Rule, Slab, pieces_of, scale_gradients
+from headrace.optim.rule import TILE_ELEMENTS, Rule
 from headrace.optim.stochastic_rounding import round_stochastically
 
 # Both decide the order of sums: changing one changes last bits.
@@ -67,44 +67,29 @@ class Adafactor(Rule):
         state = {"row": (torch.Size(row), torch.float32), "col": (torch.Size(col), torch.float32)}
         return state if self.beta1 is None else state | {"exp_avg": (shape, torch.float32)}
 
-    @torch.no_grad()
-    def update(
+    def compute(
         self,
-        weight: Slab,
-        gradient: Slab,
-        row: Slab,
-        col: Slab,
-        *exp_avg: Slab,
+        weights: list[Tensor],
+        gradients: list[Tensor],
+        *state: list[Tensor],
         step: int,
         lr: float,
-        weight_decay: float | None = None,
-        gradient_scale: float | Tensor = 1.0,
-        keys: Sequence[int] | None = None,
+        weight_decay: float,
+        keys: Sequence[int] | None,
     ) -> None:
-        """One update, in place. Arguments as in `AdamW.update`, but each weight is whole and has its parameter's shape.
-
-        keys: the `parameter_key` of each weight; needed for bfloat16.
-        """
-        assert len(exp_avg) == (0 if self.beta1 is None else 1), f"{len(exp_avg)} slabs of first moments"
-        slabs = [pieces_of(slab) for slab in (weight, gradient, row, col, *exp_avg)]
-        assert self.exact or (keys is not None and len(keys) == len(slabs[0])), "bfloat16 weights need a key each"
-        for i, (w, g, *state) in enumerate(zip(*slabs, strict=True)):
-            if not w.numel():
-                continue
-            divisor = self.measure(g.view(w.shape), *state[:2], step=step, gradient_scale=gradient_scale)
-            self.apply(
-                w, g.view(w.shape), *state, divisor=divisor, step=step, lr=lr, weight_decay=weight_decay,
-                key=keys[i] if keys is not None else None,
-            )  # fmt: skip
+        assert self.exact or keys is not None, "bfloat16 weights need a key each"
+        for i, (w, g, *own) in enumerate(zip(weights, gradients, *state, strict=True)):
+            if w.numel():
+                gradient = g.view(w.shape)
+                divisor = self.measure(gradient, *own[:2], step=step)
+                self._apply(
+                    w, gradient, *own, divisor=divisor, step=step, lr=lr, weight_decay=weight_decay,
+                    key=keys[i] if keys is not None else None,
+                )  # fmt: skip
 
     @torch.no_grad()
-    def measure(
-        self, gradient: Tensor, row: Tensor, col: Tensor, *, step: int, gradient_scale: float | Tensor = 1.0
-    ) -> Tensor:
-        """The first pass: scale the gradient, update row and col, and return the update's divisor, a Tensor ()."""
-        assert step >= 1, f"step = {step}: counts from 1"
-        self._check(gradient, torch.float32, row, col)
-        scale_gradients([gradient], gradient_scale)
+    def measure(self, gradient: Tensor, row: Tensor, col: Tensor, *, step: int) -> Tensor:
+        """The first pass: update row and col, and return the update's divisor, a Tensor ()."""
         g, factored = _as_matrices(gradient)
         rows, cols = _views(g, row, col, factored)
         new_share = float(step) ** self.decay_rate
@@ -137,8 +122,7 @@ class Adafactor(Rule):
             row_sums[matrices, lines].copy_(_sum(u.square_(), 2))
         return _sum(row_sums.view(-1), 0).div(g.numel()).sqrt_().div_(self.clip_threshold).clamp_(min=1.0)
 
-    @torch.no_grad()
-    def apply(
+    def _apply(
         self,
         weight: Tensor,
         gradient: Tensor,
@@ -148,13 +132,10 @@ class Adafactor(Rule):
         divisor: Tensor,
         step: int,
         lr: float,
-        weight_decay: float | None = None,
-        key: int | None = None,
+        weight_decay: float,
+        key: int | None,
     ) -> None:
         """The second pass: update the weight with what `measure` left."""
-        self._check(gradient, torch.float32, row, col, *exp_avg)
-        self._check(weight, self.weight_dtype, row, col, *exp_avg)
-        decay = self.weight_decay if weight_decay is None else weight_decay
         g, factored = _as_matrices(gradient)
         w, _ = _as_matrices(weight)
         by_row, by_col = _factors(*_views(g, row, col, factored))
@@ -167,19 +148,13 @@ class Adafactor(Rule):
                 u = m.mul_(self.beta1).add_(u.mul_(1.0 - self.beta1))
             block = w[matrices, lines]
             new = block.to(torch.float32)  # block itself, where weights are fp32
-            if decay:
-                new.mul_(1.0 - lr * decay)
+            if weight_decay:
+                new.mul_(1.0 - lr * weight_decay)
             new.sub_(u)
             if not self.exact:
                 assert key is not None
                 round_stochastically(new, block, key=key, step=step, first=first)
             first += new.numel()
-
-    def _check(self, tensor: Tensor, dtype: torch.dtype, *state: Tensor) -> None:
-        found = [(t.numel(), t.dtype, t.is_contiguous()) for t in (tensor, *state)]
-        shapes = [(shape.numel(), dtype, True) for shape, dtype in self.state_of(tensor.shape).values()]
-        wanted = [(tensor.numel(), dtype, True), *shapes[: len(state)]]
-        assert found == wanted, f"{found}, {wanted} expected for a parameter {tuple(tensor.shape)}"
 
 
 def _as_matrices(tensor: Tensor) -> tuple[Tensor, bool]:

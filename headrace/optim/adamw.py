@@ -22,7 +22,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from headrace.optim.rule import Rule, Slab, pieces_of, scale_gradients
+from headrace.optim.rule import Rule
 
 BLOCK_ELEMENTS = 64
 """A parameter may be cut at multiples of this without changing a bit: the kernel's unit of work for a thread, and a
@@ -54,53 +54,32 @@ class AdamW(Rule):
     def state_of(self, shape: Sequence[int]) -> dict[str, tuple[torch.Size, torch.dtype]]:
         return dict.fromkeys(("exp_avg", "exp_avg_sq"), (torch.Size(shape), torch.float32))
 
-    def update(
+    def compute(
         self,
-        weight: Slab,
-        gradient: Slab,
-        exp_avg: Slab,
-        exp_avg_sq: Slab,
-        *,
+        weights: list[Tensor],
+        gradients: list[Tensor],
+        *state: list[Tensor],
         step: int,
         lr: float,
-        weight_decay: float | None = None,
-        gradient_scale: float | Tensor = 1.0,
-        keys: Sequence[int] | None = None,
+        weight_decay: float,
+        keys: Sequence[int] | None,
     ) -> None:
-        """One update, in place.
-
-        step counts from 1 (moments are zero before it). weight_decay replaces the rule's own: 0.0 for biases and norms.
-        gradient_scale multiplies the gradient first: the clip coefficient, over the loss scale. As a Tensor () it may
-        stay on the device, which saves a wait for it. keys are not used: nothing is rounded at random.
-        """
-        weights, gradients, exp_avgs, exp_avg_sqs = map(pieces_of, (weight, gradient, exp_avg, exp_avg_sq))
-        assert step >= 1, f"step = {step}: counts from 1"
-        for pieces in zip(weights, gradients, exp_avgs, exp_avg_sqs, strict=True):
-            # The kernel reads pieces as plain arrays of the first one's length and type: a wrong one corrupts memory.
-            assert len({(p.shape, p.dtype, p.device) for p in pieces}) == 1 and all(
-                p.is_contiguous() for p in pieces
-            ), f"{[(tuple(p.shape), p.dtype, str(p.device), p.is_contiguous()) for p in pieces]}"
-        if not weights:
-            return
-        with torch.no_grad():
-            # The kernel's own grad_scale divides: by 1 / coefficient that is not the bits of torch's clipping, which
-            # multiplies. The extra pass over the gradient adds about a quarter to the update's time.
-            scale_gradients(gradients, gradient_scale)
-            # float32 like torch.optim's, on the device because a CUDA kernel reads it there.
-            count = float(step) if self.bias_correction else _STEP_WITHOUT_CORRECTION
-            steps = [torch.full((), count, dtype=torch.float32, device=weights[0].device)] * len(weights)
-            torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage]
-                weights,
-                gradients,
-                exp_avgs,
-                exp_avg_sqs,
-                [],
-                steps,
-                lr=lr,
-                beta1=self.betas[0],
-                beta2=self.betas[1],
-                weight_decay=self.weight_decay if weight_decay is None else weight_decay,
-                eps=self.eps,
-                amsgrad=False,
-                maximize=False,
-            )
+        exp_avgs, exp_avg_sqs = state
+        # float32 like torch.optim's, on the device because a CUDA kernel reads it there.
+        count = float(step) if self.bias_correction else _STEP_WITHOUT_CORRECTION
+        steps = [torch.full((), count, dtype=torch.float32, device=weights[0].device)] * len(weights)
+        torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage]
+            weights,
+            gradients,
+            exp_avgs,
+            exp_avg_sqs,
+            [],
+            steps,
+            lr=lr,
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            weight_decay=weight_decay,
+            eps=self.eps,
+            amsgrad=False,
+            maximize=False,
+        )

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from headrace.optim.adamw import AdamW
-from headrace.optim.rule import Rule, Slab, pieces_of, scale_gradients, tiles
+from headrace.optim.rule import Rule, tiles
 
 QUANTIZATION_BLOCK = 256
 """Moments that share a scale."""
@@ -66,45 +66,28 @@ class AdamW8bit(Rule):
         scales = (torch.Size([-(-torch.Size(shape).numel() // QUANTIZATION_BLOCK)]), torch.float32)
         return {"exp_avg": codes, "exp_avg_scale": scales, "exp_avg_sq": codes, "exp_avg_sq_scale": scales}
 
-    @torch.no_grad()
-    def update(
+    def compute(
         self,
-        weight: Slab,
-        gradient: Slab,
-        exp_avg: Slab,
-        exp_avg_scale: Slab,
-        exp_avg_sq: Slab,
-        exp_avg_sq_scale: Slab,
-        *,
+        weights: list[Tensor],
+        gradients: list[Tensor],
+        *state: list[Tensor],
         step: int,
         lr: float,
-        weight_decay: float | None = None,
-        gradient_scale: float | Tensor = 1.0,
-        keys: Sequence[int] | None = None,
+        weight_decay: float,
+        keys: Sequence[int] | None,
     ) -> None:
-        """One update, in place. Arguments as in `AdamW.update`; each piece starts at its parameter's start or at a cut."""
-        assert step >= 1, f"step = {step}: counts from 1"
-        slabs = [pieces_of(s) for s in (weight, gradient, exp_avg, exp_avg_scale, exp_avg_sq, exp_avg_sq_scale)]
-        for pieces in zip(*slabs, strict=True):
-            w, g, *state = pieces
-            found = [(p.numel(), p.dtype, p.is_contiguous()) for p in state]
-            wanted = [(shape.numel(), dtype, True) for shape, dtype in self.state_of(w.shape).values()]
-            assert w.dtype is g.dtype is torch.float32 and w.numel() == g.numel(), f"{w.dtype}, {g.dtype}, {g.shape}"
-            assert found == wanted and w.is_contiguous() and g.is_contiguous(), f"{found}, {wanted} expected"
-        scale_gradients(slabs[1], gradient_scale)
-        decay = self.weight_decay if weight_decay is None else weight_decay
         correction1, correction2 = (1.0 - beta**step if self.bias_correction else 1.0 for beta in self.betas)
-        for pieces in zip(*slabs, strict=True):
-            weights, gradients, m_codes, m_scales, v_codes, v_scales = (p.view(-1) for p in pieces)
-            m_dither, v_dither = _dither(step, weights.device)
-            for cut, blocks, width in _blocks(weights.numel(), weights.device):
-                w, g, m_code, v_code = (p[cut].view(-1, width) for p in (weights, gradients, m_codes, v_codes))
+        for pieces in zip(weights, gradients, *state, strict=True):
+            weight, gradient, m_codes, m_scales, v_codes, v_scales = (p.view(-1) for p in pieces)
+            m_dither, v_dither = _dither(step, weight.device)
+            for cut, blocks, width in _blocks(weight.numel(), weight.device):
+                w, g, m_code, v_code = (p[cut].view(-1, width) for p in (weight, gradient, m_codes, v_codes))
                 m_scale, v_scale = m_scales[blocks, None], v_scales[blocks, None]
                 m, v = _decode_signed(m_code, m_scale), _decode_positive(v_code, v_scale)
                 m.mul_(self.betas[0]).add_(g * (1.0 - self.betas[0]))
                 v.mul_(self.betas[1]).add_(g.square().mul_(1.0 - self.betas[1]))
-                if decay:
-                    w.mul_(1.0 - lr * decay)
+                if weight_decay:
+                    w.mul_(1.0 - lr * weight_decay)
                 # eps is scaled instead of sqrt(v), which saves a pass: m / (sqrt(v) / c + eps) = c m / (sqrt(v) + c eps)
                 root = correction2**0.5
                 # sqrt as 1 / rsqrt: torch.sqrt would wait for other threads, even for a tile

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from headrace.optim.adamw import BLOCK_ELEMENTS
-from headrace.optim.rule import Rule, Slab, pieces_of, scale_gradients
+from headrace.optim.rule import Rule
 
 
 @dataclass(frozen=True)
@@ -38,36 +38,22 @@ class SGD(Rule):
         """Nothing without momentum."""
         return {"momentum_buffer": (torch.Size(shape), torch.float32)} if self.momentum else {}
 
-    @torch.no_grad()
-    def update(
+    def compute(
         self,
-        weight: Slab,
-        gradient: Slab,
-        *momentum_buffer: Slab,
+        weights: list[Tensor],
+        gradients: list[Tensor],
+        *state: list[Tensor],
         step: int,
         lr: float,
-        weight_decay: float | None = None,
-        gradient_scale: float | Tensor = 1.0,
-        keys: Sequence[int] | None = None,
+        weight_decay: float,
+        keys: Sequence[int] | None,
     ) -> None:
-        """One update, in place. Arguments as in `AdamW.update`; one slab of momentum buffers, or none without momentum."""
-        assert step >= 1, f"step = {step}: counts from 1"
-        assert len(momentum_buffer) == (1 if self.momentum else 0), f"{len(momentum_buffer)} slabs of state"
-        weights, gradients, *buffers = map(pieces_of, (weight, gradient, *momentum_buffer))
-        for pieces in zip(weights, gradients, *buffers, strict=True):
-            # The kernel reads pieces as plain arrays of the first one's length and type: a wrong one corrupts memory.
-            assert len({(p.shape, p.dtype, p.device) for p in pieces}) == 1 and all(
-                p.is_contiguous() for p in pieces
-            ), f"{[(tuple(p.shape), p.dtype, str(p.device), p.is_contiguous()) for p in pieces]}"
-        if not weights:
-            return
-        scale_gradients(gradients, gradient_scale)
         torch._fused_sgd_(  # pyright: ignore[reportPrivateImportUsage]
             weights,
             gradients,
-            buffers[0] if buffers else [],
+            state[0] if state else [],
             lr=lr,
-            weight_decay=self.weight_decay if weight_decay is None else weight_decay,
+            weight_decay=weight_decay,
             momentum=self.momentum,
             dampening=0.0,
             nesterov=self.nesterov,
