@@ -15,7 +15,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "sgd": ("momentum", "max_gradient_norm"),
 }
 _WEIGHTS: dict[str, tuple[str, ...]] = {
-    "adamw": ("fp32",),
+    "adamw": ("fp32", "split_bf16"),
     "adamw_8bit": ("fp32",),
     "adafactor": ("bf16", "fp32"),
     "sgd": ("fp32",),
@@ -26,8 +26,10 @@ class OptimizerParams(Section):
     kind: Literal["adamw", "adamw_8bit", "adafactor", "sgd"] = "adamw"
     """adamw: torch's, bit for bit, 12 bytes a parameter; adamw_8bit: with moments rounded to 8 bits, 6 bytes; adafactor:
     second moments by row and column, on bf16 weights 2 bytes; sgd: torch's, 4 bytes, 8 with momentum."""
-    weights: Literal["fp32", "bf16"] = "fp32"
-    """How weights are kept. fp32; bf16: rounded at random so that the mean is right (adafactor's default; inexact)."""
+    weights: Literal["fp32", "split_bf16", "bf16"] = "fp32"
+    """How weights are kept. fp32; split_bf16 (adamw): fp32 in two halves, of which the model computes with the first, a
+    bfloat16 rounded to nearest, and updates change the whole, exactly; bf16 (adafactor, its default): rounded at random so
+    that the mean is right, inexact."""
     betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
     """Decay of the two moments a step; adamw and adamw_8bit."""
     eps: Annotated[float, Field(gt=0.0)] = 1e-6

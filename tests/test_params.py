@@ -84,7 +84,8 @@ WRONG = [
     ("training.optimizer", {"kind": "adamw_8bit", "weights": "bf16"}, "training.optimizer.weights = 'bf16' does not fit "
      "training.optimizer.kind = 'adamw_8bit'; use fp32"),
     ("training.optimizer", {"kind": "sgd", "momentum": 1.0}, "training.optimizer.momentum = 1.0: should be less than 1"),
-    ("training.optimizer", {"kind": "sgd", "weights": [2]}, "training.optimizer.weights = [2]: should be 'fp32' or 'bf16'"),
+    ("training.optimizer", {"kind": "sgd", "weights": [2]}, "training.optimizer.weights = [2]: should be 'fp32', 'split_bf16' or "
+     "'bf16'"),
     # not allowed
     ("training.phases.0.batch_size", 0, "training.phases.0.batch_size = 0: should be more than 0"),
     ("training.phases.0.sequence_length", 4, "training.phases.0.sequence_length = 4: should be 8 or more"),
@@ -193,6 +194,7 @@ def test_the_optimizers_defaults_depend_on_its_kind_and_survive_a_round_trip():
     for given, weights, decay, norm, eager in (
         ({}, "fp32", 0.01, 1.0, False),
         ({"max_gradient_norm": None}, "fp32", 0.01, None, True),
+        ({"weights": "split_bf16"}, "split_bf16", 0.01, 1.0, False),
         ({"kind": "adamw_8bit", "eps": 1e-8}, "fp32", 0.01, 1.0, False),
         ({"kind": "adafactor"}, "bf16", 0.0, None, True),
         ({"kind": "adafactor", "weights": "fp32", "max_gradient_norm": None}, "fp32", 0.0, None, True),

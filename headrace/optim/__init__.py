@@ -5,6 +5,7 @@ from headrace.optim.adamw import BLOCK_ELEMENTS as BLOCK_ELEMENTS
 from headrace.optim.adamw import AdamW as AdamW
 from headrace.optim.adamw_8bit import QUANTIZATION_BLOCK as QUANTIZATION_BLOCK
 from headrace.optim.adamw_8bit import AdamW8bit as AdamW8bit
+from headrace.optim.adamw_split import SplitAdamW as SplitAdamW
 from headrace.optim.clip import clip_coefficient as clip_coefficient
 from headrace.optim.clip import global_norm as global_norm
 from headrace.optim.clip import join_norms as join_norms

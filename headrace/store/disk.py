@@ -9,7 +9,7 @@ written to: the update goes to a new file that takes its place.
 
 import errno
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -82,13 +82,16 @@ class DiskSegment:
             need[role.name] = max(role.dtype.itemsize * (b - a) for a, b in spans)
         return need
 
-    def create(self, slab: Tensor) -> None:
-        """Make the files: these weights (size,) fp32, zero state."""
+    def create(self, slab: Tensor, first: Mapping[str, Tensor]) -> None:
+        """Make the files: these weights (size,) fp32, and state that is zero but for these slabs, by role."""
         self.sums.clear()
         for path in self.files:
             path.unlink(missing_ok=True)  # a snapshot may share it
         for role in self.roles:
-            SlabFile.create(self.state[role.name], self._header(role), role.num_bytes).close()
+            if role.name in first:
+                write_slab(self.state[role.name], self._header(role), first[role.name])
+            else:
+                SlabFile.create(self.state[role.name], self._header(role), role.num_bytes).close()
         write_slab(self.weights, self._header(None), slab.to(self.weight_dtype))
 
     @property

@@ -5,13 +5,13 @@ every element, or for every block of EVEN_ELEMENTS, so a chunk of the weights is
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from headrace.optim import Rule, parameter_key
+from headrace.optim import Rule, parameter_key, split
 from headrace.store.layout import Chunk, Entry, Layout
 
 
@@ -61,6 +61,25 @@ def roles_of(layout: Layout, rule: Rule) -> tuple[Role, ...]:
             offset += math.prod(shape)
         roles.append(Role(name, dtype, tuple(entries)))
     return tuple(roles)
+
+
+@torch.no_grad()
+def first_values(
+    layout: Layout, rule: Rule, roles: Sequence[Role], weights: Mapping[str, Tensor], slab: Tensor
+) -> dict[str, Tensor]:
+    """Fill the weight slab (size,) fp32 with a segment's first weights, by name, as the rule keeps them. Returns the
+    state slabs that do not start as zeros, by role: lower halves, so that an fp32 weight is kept whole. (What does not
+    train has no state: it is rounded.)"""
+    halves = {role.name: torch.zeros(role.size, dtype=role.dtype) for role in roles if role.name == rule.lower_half}
+    places = {entry.name: (role, entry) for role in roles if role.name in halves for entry in role.entries}
+    for entry in layout.entries:
+        weight = weights[entry.name]
+        if entry.name in places:
+            role, own = places[entry.name]
+            weight = torch.empty(entry.shape, dtype=rule.weight_dtype)
+            split(weights[entry.name].to("cpu", torch.float32).contiguous(), weight, own.view(halves[role.name]))
+        entry.view(slab).copy_(weight.to(rule.weight_dtype))
+    return halves
 
 
 @dataclass(frozen=True)

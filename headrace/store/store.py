@@ -25,7 +25,7 @@ from headrace.store.disk import DEPTH, DiskSegment, Ring
 from headrace.store.files import aligned
 from headrace.store.layout import Entry, Layout, layout_of
 from headrace.store.memory import Pool
-from headrace.store.roles import Update
+from headrace.store.roles import Update, first_values
 from headrace.store.traffic import Traffic
 
 Placement = Literal["device", "disk"]
@@ -135,15 +135,10 @@ class Store:
         """Give segment i these weights, by name, and its optimizer no history."""
         state, layout = self.states[i], self.layouts[i]
         if isinstance(state, DeviceSegment):
-            for entry in layout.entries:
-                entry.view(state.weight).copy_(weights[entry.name].to(self.weight_dtype))
-            for slab in state.state.values():
-                slab.zero_()
+            state.fill(weights, self.rule)
             return
         slab = aligned(4 * layout.size).view(torch.float32)[: layout.size]
-        for entry in layout.entries:
-            entry.view(slab).copy_(weights[entry.name].to(self.weight_dtype))
-        state.create(slab)
+        state.create(slab, first_values(layout, self.rule, state.roles, weights, slab))
         for name, parameter in self.segments[i].parameters.items():
             parameter.data = placeholder(layout.entry(name).shape)
 

@@ -3,6 +3,7 @@ the rule that a run's params ask for."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -10,7 +11,7 @@ from headrace.optim import SGD as SGDRule
 from headrace.optim import Adafactor as AdafactorRule
 from headrace.optim import AdamW as AdamWRule
 from headrace.optim import AdamW8bit as AdamW8bitRule
-from headrace.optim import Rule, describe
+from headrace.optim import Rule, SplitAdamW, describe
 from headrace.params import Params
 
 LearningRate = float | Callable[[int], float]
@@ -44,9 +45,15 @@ def AdamW(
     weight_decay: float = 0.01,
     max_norm: float | None = 1.0,
     no_decay: Sequence[str] = NO_DECAY,
+    weights: Literal["fp32", "split_bf16"] = "fp32",
 ) -> Optimizer:
-    """AdamW in fp32, exactly `torch.optim.AdamW(fused=True)` behind `clip_grad_norm_(max_norm)`: 12 bytes a parameter."""
-    return Optimizer(AdamWRule(betas, eps, weight_decay), lr, max_norm, tuple(no_decay))
+    """AdamW in fp32, exactly `torch.optim.AdamW(fused=True)` behind `clip_grad_norm_(max_norm)`: 12 bytes a parameter.
+
+    weights: split_bf16 keeps the fp32 weight in two halves of 16 bits. The model computes with the first, a bfloat16
+    (rounded to nearest, ties away from zero), which is all that a pass reads: 2 bytes a parameter. Updates are those of
+    the whole, bit for bit."""
+    rule = AdamWRule(betas, eps, weight_decay)
+    return Optimizer(SplitAdamW(rule) if weights == "split_bf16" else rule, lr, max_norm, tuple(no_decay))
 
 
 def AdamW8bit(
@@ -91,7 +98,7 @@ def update_rule(params: Params) -> Rule:
     adam = (optimizer.betas, optimizer.eps, optimizer.weight_decay, optimizer.bias_correction)
     match optimizer.kind:
         case "adamw":
-            return AdamWRule(*adam)
+            return SplitAdamW(AdamWRule(*adam)) if optimizer.weights == "split_bf16" else AdamWRule(*adam)
         case "adamw_8bit":
             return AdamW8bitRule(*adam)
         case "adafactor":

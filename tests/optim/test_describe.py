@@ -1,10 +1,10 @@
 import torch
 
-from headrace.optim import SGD, Adafactor, AdamW, AdamW8bit, describe
+from headrace.optim import SGD, Adafactor, AdamW, AdamW8bit, SplitAdamW, describe
 
 
 def test_what_is_not_exact_is_labelled():
-    rules = [AdamW(), AdamW8bit(), Adafactor(), Adafactor(weight_dtype=torch.bfloat16), SGD(), SGD(0.9)]
+    rules = [AdamW(), SplitAdamW(), AdamW8bit(), Adafactor(), Adafactor(weight_dtype=torch.bfloat16), SGD(), SGD(0.9)]
     texts = [describe(rule) for rule in rules]
     assert len(set(texts)) == len(texts)
     for rule, text in zip(rules, texts, strict=True):

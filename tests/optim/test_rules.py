@@ -7,17 +7,18 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from headrace.optim import SGD, Adafactor, AdamW, AdamW8bit, Rule, parameter_key
+from headrace.optim import SGD, Adafactor, AdamW, AdamW8bit, Rule, SplitAdamW, parameter_key
 
 RULES = [
     AdamW(weight_decay=0.1),
     AdamW8bit(weight_decay=0.1),
     Adafactor(weight_decay=0.1),
     Adafactor(weight_decay=0.1, beta1=0.9, weight_dtype=torch.bfloat16),
+    SplitAdamW(AdamW(weight_decay=0.1)),
     SGD(weight_decay=0.1),
     SGD(weight_decay=0.1, momentum=0.9, nesterov=True),
 ]
-IDS = ["AdamW", "AdamW8bit", "Adafactor", "Adafactor-bf16-momentum", "SGD", "SGD-momentum"]
+IDS = ["AdamW", "AdamW8bit", "Adafactor", "Adafactor-bf16-momentum", "SplitAdamW", "SGD", "SGD-momentum"]
 SHAPES = [(), (1,), (300,), (7, 5), (129, 257), (3, 40, 24), (0,), (0, 4), (70_001,), (20_000, 2), (2, 40_000)]
 each_rule = pytest.mark.parametrize("rule", RULES, ids=IDS)
 
@@ -52,7 +53,14 @@ def test_roles_are_the_same_for_every_shape_and_say_what_is_needed(rule):
 
 @pytest.mark.parametrize(
     ("rule", "num_bytes"),
-    [(AdamW(), 8.0), (AdamW8bit(), 2.03125), (Adafactor(), 4 * (1 / 1024 + 1 / 4096)), (SGD(), 0.0), (SGD(0.9), 4.0)],
+    [
+        (AdamW(), 8.0),
+        (AdamW8bit(), 2.03125),
+        (Adafactor(), 4 * (1 / 1024 + 1 / 4096)),
+        (SGD(), 0.0),
+        (SGD(0.9), 4.0),
+        (SplitAdamW(), 10.0),
+    ],
 )
 def test_bytes_of_state_for_a_weight(rule, num_bytes):
     found = sum(math.prod(shape) * dtype.itemsize for shape, dtype in rule.state_of((1024, 4096)).values())
@@ -60,9 +68,9 @@ def test_bytes_of_state_for_a_weight(rule, num_bytes):
 
 
 def test_which_rules_are_exact():
-    assert [rule.exact for rule in RULES] == [True, False, True, False, True, True]
+    assert [rule.exact for rule in RULES] == [True, False, True, False, True, True, True]
     assert [rule.weight_dtype for rule in RULES] == [
-        torch.bfloat16 if rule == RULES[3] else torch.float32 for rule in RULES
+        torch.bfloat16 if rule in RULES[3:5] else torch.float32 for rule in RULES
     ]
 
 
@@ -97,8 +105,9 @@ def test_a_cut_parameter_and_its_state_have_the_bits_of_one_that_is_whole(rule):
         assert cut == 0
         return
     expected = trained(rule, (size,))
+    weight = random(0, (size,)).to(rule.weight_dtype)
     # Pieces lie at odd addresses, and are updated last to first.
-    tensors = [torch.cat([t[:3], t])[3:] if len(t) > 3 else t for t in (random(0, (size,)), *zero_state(rule, (size,)))]
+    tensors = [torch.cat([t[:3], t])[3:] if len(t) > 3 else t for t in (weight, *zero_state(rule, (size,)))]
     for step in (1, 2, 3):
         gradient = random(step, (size,))
         borders = [0, cut, 5 * cut, 113 * cut, size] if step % 2 else [0, 120 * cut, size]

@@ -138,6 +138,8 @@ def test_placement_policy_depth_and_budget_change_no_bit(tmp_path, family):
 OPTIMIZERS = {
     "adamw_8bit": headrace.AdamW8bit(lr=1e-3),
     "adamw_eager": headrace.AdamW(lr=1e-3, max_norm=None),
+    "adamw_split": headrace.AdamW(lr=1e-3, weights="split_bf16"),
+    "adamw_split_eager": headrace.AdamW(lr=1e-3, weights="split_bf16", max_norm=None),
     "adafactor": headrace.Adafactor(lr=1e-3),
     "adafactor_fp32": headrace.Adafactor(lr=1e-3, weight_dtype=torch.float32),
     "sgd": headrace.SGD(lr=1e-2, momentum=0.9),
