@@ -1,0 +1,102 @@
+"""The section model: a preset, with keys that override it, or a config of transformers."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from headrace.sections import BelowOne, PositiveInt, Section
+
+# What a preset's name begins with -> the values of keys that are not given: BERT's, GPT-2's, and GPT-3's, which GPT-J and
+# GPT-NeoX took over (none of the three papers uses dropout).
+_GPT3_DEFAULTS = {
+    "max_position_embeddings": 2048,
+    "hidden_dropout": 0.0,
+    "attention_dropout": 0.0,
+    "layer_norm_eps": 1e-5,
+    "initializer_range": 0.02,
+}
+MODEL_DEFAULTS: dict[str, dict[str, float]] = {
+    "bert": {
+        "max_position_embeddings": 512,
+        "hidden_dropout": 0.1,
+        "attention_dropout": 0.1,
+        "layer_norm_eps": 1e-12,
+        "initializer_range": 0.02,
+    },
+    "gpt2": {**_GPT3_DEFAULTS, "max_position_embeddings": 1024, "hidden_dropout": 0.1, "attention_dropout": 0.1},
+    "gpt": _GPT3_DEFAULTS,
+}
+
+
+class ModelParams(Section):
+    preset: (
+        Literal[
+            "bert-tiny",
+            "bert-mini",
+            "bert-small",
+            "bert-medium",
+            "bert-base",
+            "bert-large",
+            "gpt2-tiny",
+            "gpt2-mini",
+            "gpt2",
+            "gpt2-medium",
+            "gpt2-large",
+            "gpt2-xl",
+            "gpt3-xl",
+            "gpt3-2.7b",
+            "gpt3-6.7b",
+            "gpt3-13b",
+            "gpt-j-6b",
+            "gpt-neox-20b",
+        ]
+        | None
+    ) = "bert-mini"
+    """A named size; each key below overrides one of its values. bert-* go with the task masked_lm, gpt* with causal_lm."""
+    config: dict[str, Any] | None = None
+    """Instead of a preset and the keys below: any model of transformers, by the keys of its config.json, such as
+    `{model_type: llama, hidden_size: 512, ...}`. The vocabulary's size and special tokens are filled in."""
+    hidden_size: PositiveInt | None = None
+    """Width of the model; a multiple of num_attention_heads."""
+    num_hidden_layers: PositiveInt | None = None
+    num_attention_heads: PositiveInt | None = None
+    intermediate_size: PositiveInt | None = None
+    """Width of the feed-forward layers; 4 x hidden_size when hidden_size is given and this is not."""
+    max_position_embeddings: PositiveInt | None = None
+    """The longest sequence the model can read; default: 512 for bert-*, 1024 for gpt2*, else 2048."""
+    hidden_dropout: BelowOne | None = None
+    """After the embeddings and each half of a layer; default: 0.1 for bert-* and gpt2*, else 0."""
+    attention_dropout: BelowOne | None = None
+    """Of attention weights; default: as hidden_dropout's."""
+    layer_norm_eps: Annotated[float, Field(gt=0.0)] | None = None
+    """Default: 1e-12 for bert-*, else 1e-5."""
+    initializer_range: Annotated[float, Field(gt=0.0)] | None = None
+    """Standard deviation of the initial weights; default: 0.02."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_the_preset(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        filled = {key: value for key, value in given.items() if value is not None}
+        if "config" in filled:
+            return {"preset": None, **filled}
+        preset = str(filled.get("preset", cls.model_fields["preset"].default))
+        family = next((name for name in MODEL_DEFAULTS if preset.startswith(name)), None)
+        return {**MODEL_DEFAULTS[family], **filled} if family else given
+
+    @model_validator(mode="after")
+    def _config_or_preset(self) -> "ModelParams":
+        if self.config is None:
+            return self
+        beside = [name for name in type(self).model_fields if name != "config" and getattr(self, name) is not None]
+        if beside:
+            raise ValueError(f"model.{beside[0]} and model.config exclude each other; write it inside model.config")
+        if not isinstance(self.config.get("model_type"), str):
+            raise ValueError("model.config.model_type is required and not given: gpt2, llama, ...")
+        return self
+
+    @property
+    def name(self) -> str:
+        """What was chosen, for people."""
+        return self.preset if self.config is None else str(self.config["model_type"])  # pyright: ignore

@@ -1,0 +1,44 @@
+"""The section task: what is learnt, and from which examples."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from headrace.sections import Fraction, Section
+
+
+class TaskParams(Section):
+    kind: Literal["masked_lm", "causal_lm"] = "masked_lm"
+    """masked_lm: BERT pretraining, with next-sentence prediction when examples are sentence pairs; causal_lm: GPT
+    pretraining, every token from those before it."""
+    examples: Literal["sentence_pairs", "documents", "sentences", "windows"] = "sentence_pairs"
+    """For masked_lm, sentence_pairs (its default): BERT's A/B pairs with next-sentence prediction; documents: consecutive
+    sentences of one document up to the sequence length; sentences: each sentence alone. For causal_lm, windows (its
+    default): documents in random order, one after the other, cut every sequence_length tokens."""
+    isolate_documents: bool = False
+    """causal_lm: documents in one window do not see each other, and positions restart in each (GPT-3 lets them)."""
+    mask_rate: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15
+    """Share of an example's tokens that are predicted; masked_lm."""
+    whole_words: bool = False
+    """Choose whole words to predict, never parts of them (`text.words` says what a word is); masked_lm."""
+    short_example_rate: Fraction = 0.1
+    """Share of examples made shorter than the sequence length on purpose (BERT's short_seq_prob); sentence_pairs and
+    documents."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _examples_of_the_kind(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or given.get("examples") is not None:
+            return given
+        return {**given, "examples": "windows" if given.get("kind") == "causal_lm" else "sentence_pairs"}
+
+    @model_validator(mode="after")
+    def _keys_fit_the_kind(self) -> "TaskParams":
+        if (self.examples == "windows") != (self.kind == "causal_lm"):
+            allowed = "windows" if self.kind == "causal_lm" else "sentence_pairs, documents or sentences"
+            raise ValueError(f"task.examples = {self.examples!r} does not fit task.kind = {self.kind!r}; use {allowed}")
+        others = {"masked_lm": ("isolate_documents",), "causal_lm": ("mask_rate", "whole_words", "short_example_rate")}
+        for name in others[self.kind]:
+            if (value := getattr(self, name)) != type(self).model_fields[name].default:
+                raise ValueError(f"task.{name} = {value!r} has no meaning for task.kind = {self.kind!r}; leave it out")
+        return self

@@ -1,0 +1,63 @@
+"""The section training: phases of optimizer steps."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from headrace.optimizer_params import OptimizerParams
+from headrace.schedule_params import Schedule
+from headrace.sections import NonNegativeInt, PositiveInt, Section
+
+
+class PhaseParams(Section):
+    sequence_length: Annotated[int, Field(ge=8)]
+    """Longest example in tokens, special tokens included."""
+    batch_size: PositiveInt
+    """Sequences (examples) per optimizer step; split into microbatches automatically, with the same result."""
+    steps: PositiveInt
+    """Optimizer steps of this phase."""
+    max_predictions: PositiveInt | None = None
+    """Most tokens predicted in one example; default mask_rate x sequence_length, rounded up."""
+    learning_rate: Schedule | None = None
+    """Schedule on the steps of this phase; without it `training.learning_rate` goes on, on the run's steps."""
+    packing: bool | None = None
+    """Lay several short examples in one row, isolated from each other; the numbers do not change, only the speed.
+    Default: in each batch, whichever costs less."""
+    buckets: list[PositiveInt] | None = None
+    """Row lengths to pad to; default: to the longest row of the microbatch. The numbers do not change."""
+
+    @field_validator("buckets")
+    @classmethod
+    def _buckets_fit(cls, value: list[int] | None, info: ValidationInfo) -> list[int] | None:
+        length = info.data.get("sequence_length", 0)  # missing when that key is wrong itself, which is reported
+        if value is not None and length and (not value or sorted(set(value)) != value or value[-1] > length):
+            raise ValueError(f"should rise and end at or below sequence_length = {length}")
+        return value
+
+
+class TrainingParams(Section):
+    phases: Annotated[list[PhaseParams], Field(min_length=1)]
+    learning_rate: Schedule | None = None
+    """Schedule on the steps of the whole run, for phases that have none of their own."""
+    schedule_clock: Literal["in_sequence", "global_step"] = "in_sequence"
+    """A list of schedules: each piece counts from its own start (in_sequence) or from the schedule's (global_step)."""
+    optimizer: OptimizerParams = OptimizerParams()
+    microbatch_tokens: PositiveInt | None = None
+    """Most token slots (padding included) that go through the model at once; default: chosen from the device."""
+    input_workers: NonNegativeInt = 1
+    """Processes that make batches ahead of training; 0 = made by the training process itself."""
+    checkpoint_every: PositiveInt = 1000
+    """Optimizer steps between checkpoints; one is also written at the end of a phase and on SIGTERM or Ctrl-C."""
+    keep: PositiveInt = 3
+    """Newest checkpoints that stay."""
+    log_every: PositiveInt = 10
+    """Optimizer steps between records in metrics.jsonl and TensorBoard."""
+
+    @model_validator(mode="after")
+    def _every_phase_has_a_learning_rate(self) -> "TrainingParams":
+        for i, phase in enumerate(self.phases):
+            if phase.learning_rate is None and self.learning_rate is None:
+                raise ValueError(
+                    f"training.phases.{i}.learning_rate: is required where training.learning_rate is not given"
+                )
+        return self
