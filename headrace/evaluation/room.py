@@ -39,7 +39,8 @@ class Room:
 def footprints(params: Params, config: PretrainedConfig, precision: Precision, length: int) -> Footprints:
     """What microbatches of examples of this length take."""
     task = task_of(params)
-    model = blank_model(lambda: task.new_model(config), precision.device)
+    # With gradients, by which a footprint tells what goes from segment to segment from masks that all share.
+    model = blank_model(lambda: task.new_model(config), precision.device).requires_grad_()
     return cache(
         lambda examples: measure(
             model, full_microbatch(params, task, config, examples, length), precision.autocast, task.HEAD

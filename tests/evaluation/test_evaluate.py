@@ -10,7 +10,11 @@ from transformers import BertForPreTraining
 
 from headrace.evaluation import evaluate as evaluate_module
 from headrace.evaluation.evaluate import describe, evaluate
+from headrace.evaluation.fill import fill_held_out
+from headrace.evaluation.folder_model import blank_model, least_bytes, open_model, place
+from headrace.models.segments import segments_of
 from headrace.planning.device import Precision
+from headrace.store.snapshot import write_snapshot
 from headrace.tasks import masked_lm
 from headrace.text.batches import make_batch
 from headrace.text.examples import IS_NEXT, every_example
@@ -194,3 +198,21 @@ def test_one_line_of_figures():
         {"eval/accuracy_masked_lm": 0.25, "eval/accuracy_cls": None, "n_examples": 12_345, "n_pairs": 0, "x": 2.0}
     )
     assert line == "eval/accuracy_masked_lm 0.2500, n_examples 12,345, x 2.0000"
+
+
+def test_blanks_are_filled_the_same_from_fetched_segments(setting, tmp_path):
+    """Embeddings, blocks and head read from the folder for every sentence."""
+    _, trainable, tokens, vocabulary = setting()
+    write_snapshot(trainable.store, tmp_path, optimizer=False)
+    found = []
+    for all_fetched in (False, True):
+        model = blank_model(lambda: BertForPreTraining(trainable.config), CPU.device)
+        segments = segments_of(model)
+        placing = place(segments, least_bytes(segments) if all_fetched else None, all_fetched)
+        opened = open_model(tmp_path, model, placing, CPU.device)
+        with opened.running() as running:
+            found.append(fill_held_out(running, vocabulary, tokens, 5, seed=3))
+        assert (placing.fetched_bytes > 0) == all_fetched
+        assert opened.store.read_bytes >= 5 * placing.fetched_bytes
+        opened.close()
+    assert len(found[0]) == 5 and found[0] == found[1]

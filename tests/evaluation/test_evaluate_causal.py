@@ -147,7 +147,9 @@ def test_room_is_what_memory_allows(setting):
     """Less memory: fewer microbatches together, then smaller ones, then fewer weights at hand; at the end it is refused."""
     params, trainable, _, _ = setting()
     footprint_of = footprints(params, trainable.config, CPU, LENGTH)
-    assert forward_bytes(footprint_of(4), 3) > forward_bytes(footprint_of(4), 2) > forward_bytes(footprint_of(2), 2)
+    hidden_bytes = 4 * 4 * LENGTH * trainable.config.hidden_size
+    a_lane = forward_bytes(footprint_of(4), 3) - forward_bytes(footprint_of(4), 2)
+    assert 2 * hidden_bytes <= a_lane <= 4 * hidden_bytes, "what a block takes and gives, and ids, masks and positions"
     segments = segments_of(AutoModelForCausalLM.from_config(trainable.config))
     all_bytes = sum(4 * p.numel() for segment in segments for p in segment.parameters.values())
     least = least_bytes(segments) + forward_bytes(footprint_of(1), 1)
