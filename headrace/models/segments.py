@@ -36,9 +36,11 @@ def segments_of(model: nn.Module) -> list[Segment]:
     """
     lists = _block_lists(model)
     if not lists:
+        seen = [path for path, module in model.named_modules() if isinstance(module, nn.ModuleList | nn.Sequential)]
         raise UserError(
             f"{type(model).__name__}: no nn.ModuleList of equal blocks was found, so there is nothing to fetch piece by "
-            f"piece. Looked at every nn.ModuleList with two or more members of one class that hold modules themselves"
+            f"piece. Looked for an nn.ModuleList whose members are of one class and hold modules themselves"
+            + (f"; there are {', '.join(seen[:8])}, which are not that" if seen else "; there is no list at all")
         )
     owner: dict[int, str] = {}
     segments = []

@@ -200,6 +200,12 @@ def _plan(
                 f"not there; let it call the module, and tie weights by assigning the parameter. Its segments: "
                 f"{', '.join(path for segment in segments for path in segment.modules)}"
             ) from None
+        except RuntimeError as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise UserError(
+                f"{type(module).__name__}: what a microbatch takes could not be measured: {reason} Give batch = one like those "
+                f"you will pass; models whose operations depend on values (mixtures of experts) cannot be planned"
+            ) from error
 
     sizes = Sizes(segments, optimizer.rule, footprint, eager=optimizer.eager)
     free = shutil.disk_usage(_existing(store)).free if store is not None else None

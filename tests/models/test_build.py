@@ -230,6 +230,11 @@ def test_segments_hold_every_parameter_once_in_forward_order():
 def test_a_model_without_blocks_is_refused():
     with pytest.raises(UserError, match=r"Linear: no nn\.ModuleList of equal blocks was found"):
         segments_of(nn.Linear(3, 3))
+    mixed = nn.Module()
+    mixed.blocks = nn.ModuleList([nn.Sequential(nn.Linear(3, 3)), nn.Linear(3, 3)])
+    mixed.rest = nn.Sequential(nn.Sequential(nn.Linear(3, 3)), nn.Sequential(nn.Linear(3, 3)))
+    with pytest.raises(UserError, match=r"there are blocks, blocks\.0, rest, rest\.0, rest\.1, which are not that"):
+        segments_of(mixed)
 
 
 @pytest.mark.parametrize("pairs", [True, False])

@@ -183,7 +183,9 @@ def test_a_base_model_gets_the_head_that_it_is_trained_with(tmp_path):
 
 def test_what_is_new_and_what_is_left_is_said(tmp_path):
     model = saved("bert", tmp_path)
-    rewrite(tmp_path, lambda name: [] if name.startswith("bert.pooler") else [name, *["extra." + name] * ("cls" in name)])
+    rewrite(
+        tmp_path, lambda name: [] if name.startswith("bert.pooler") else [name, *["extra." + name] * ("cls" in name)]
+    )
     assert opened(model, tmp_path).summary() == (
         f"{tmp_path}: 60 weights loaded; 2 are not in its files: bert.pooler.dense.weight, bert.pooler.dense.bias; 7 of its "
         f"tensors have no place in the model: extra.cls.predictions.bias, extra.cls.predictions.transform.LayerNorm.bias, "
@@ -271,6 +273,8 @@ def test_weights_that_transformers_puts_together_are_refused_with_a_way_out(tmp_
     model.save_pretrained(tmp_path / "whole", save_original_format=False)
     weights = opened(model, tmp_path / "whole")
     assert (weights.new, weights.left) == ((), ())
+    with pytest.raises(UserError, match=r"MixtralForCausalLM: what a microbatch takes could not be measured"):
+        stream(tmp_path / "whole", tmp_path)
 
 
 def test_what_is_saved_is_streamed_again(tmp_path):
