@@ -11,7 +11,8 @@ from headrace.optim.sgd import SGD
 
 
 def describe(rule: Rule) -> str:
-    """Its name and state format, the same for all constants that may change while a run goes on."""
+    """Its name and state format, the same for all constants that may change while a run goes on. Snapshots hold these
+    words, and those of another rule are refused by them."""
     match rule:
         case AdamW():
             return "AdamW (exact)"

@@ -17,7 +17,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from headrace.errors import UserError
 from headrace.models.segments import Segment, segments_of
-from headrace.optim import clip_coefficient
+from headrace.optim import clip_coefficient, describe
 from headrace.store.files import file_sum
 from headrace.store.snapshot import read_snapshot, write_snapshot
 from headrace.store.store import Placement, Store
@@ -152,11 +152,18 @@ class StreamedModel:
         self._write(Path(folder), optimizer=True)
 
     def resume(self, folder: str | Path) -> None:
-        """Go on from a snapshot. Raises UserError naming a file that is missing or not what was written."""
+        """Go on from a snapshot. Raises UserError naming a file that is missing or not what was written, or the two
+        optimizers where they differ."""
         path = Path(folder) / SNAPSHOT
         if not path.is_file():
             raise UserError(f"{folder}: no {SNAPSHOT} there: it is not a snapshot of `snapshot`, or not a complete one")
         manifest = json.loads(path.read_text("utf-8"))
+        ours = describe(self.optimizer.rule)
+        theirs = manifest.get("optimizer", ours)
+        if theirs != ours:
+            raise UserError(
+                f"{folder}: holds the state of {theirs}, and this model is trained with {ours}; take that one"
+            )
         for name, stamp in manifest["sums"].items():
             file = Path(folder) / name
             if not file.is_file() or file_sum(file) != stamp:
@@ -176,7 +183,8 @@ class StreamedModel:
             sums = write_snapshot(self.store, aside, optimizer)
             if self.config is not None:
                 self.config.save_pretrained(aside)
-            state = {"updates": self.updates, "seed": self.running.seed, "sums": sums}
+            rule = describe(self.optimizer.rule)
+            state = {"updates": self.updates, "seed": self.running.seed, "optimizer": rule, "sums": sums}
             if optimizer:
                 (aside / SNAPSHOT).write_text(json.dumps(state, indent=1))
             aside.rename(folder)

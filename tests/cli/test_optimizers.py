@@ -122,3 +122,19 @@ def test_clipping_may_change_on_the_way(make):
         results.append(result(job))
     assert results[0]["metrics"] == results[1]["metrics"]
     assert results[0]["checkpoint"] == results[1]["checkpoint"]
+
+
+def test_a_gradient_that_is_not_finite_leaves_the_checkpoint_to_go_on_from(make):
+    """With eager updates segments on disk have changed when it is seen."""
+    plain, job = make("adamw_eager", placement="device"), make("adamw_eager", placement="disk")
+    assert plain("run").code == 0
+    phases = job.tree["training"]["phases"]
+    job.tree["training"]["phases"] = phases[:1]
+    assert job("run").code == 0
+    job.tree["training"]["phases"] = phases
+    outcome = job("run", "training.learning_rate=1e30")
+    assert outcome.code != 0
+    assert "stopped in the middle of the update" in outcome.err and "goes on from the last checkpoint" in outcome.err
+    assert job.checkpoints()[-1] == "step-00000006"
+    assert job("run").code == 0
+    assert result(job)["checkpoint"] == result(plain)["checkpoint"]

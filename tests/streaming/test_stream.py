@@ -74,6 +74,15 @@ def test_a_snapshot_goes_on_exactly_on_any_placement(tmp_path, placement):
         assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+def test_a_snapshot_of_another_optimizer_is_refused(tmp_path):
+    model = stream(CONFIG, tmp_path / "store", optimizer=headrace.AdamW8bit(lr=1e-3))
+    steps(model, 0, 1)
+    model.snapshot(tmp_path / "snapshot")
+    other = stream(CONFIG, tmp_path / "other", optimizer=headrace.SGD(lr=1e-3))
+    with pytest.raises(UserError, match=r"state of 8-bit AdamW .*, and this model is trained with SGD \(exact\)"):
+        other.resume(tmp_path / "snapshot")
+
+
 def test_a_flipped_byte_is_named(tmp_path):
     model = stream(CONFIG, tmp_path / "store")
     steps(model, 0, 1)
