@@ -24,6 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -74,6 +75,7 @@ def summary(results: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
             "step_s": round(step_s, 3),
             "peak_rss_gib": round(max(run["peak_rss_gib"] for run in runs), 2),
             "loss": runs[0]["losses"][-1],
+            "cpu_s": runs[-1]["cpu_s"][-1],
         } | {key: runs[-1][key] for key in ("read_gb", "written_gb", "fetch_wait_s") if key in runs[-1]}
     if "plain" in results:
         for figure in figures.values():
@@ -108,9 +110,9 @@ def run_plain(model: GPTNeoXForCausalLM, batches: list[torch.Tensor], blocks_che
     decayed = [p for name, p in named if not ("bias" in name or "norm" in name)]
     groups = [{"params": decayed, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=1e-4, fused=True)
-    losses, step_s = [], []
+    losses, step_s, cpu_s = [], [], []
     for batch in batches:
-        started_s = time.perf_counter()
+        started_s, before_cpu_s = time.perf_counter(), cpu_seconds()
         optimizer.zero_grad()
         total = 0.0
         for part in batch.split(MICROBATCH):
@@ -120,8 +122,9 @@ def run_plain(model: GPTNeoXForCausalLM, batches: list[torch.Tensor], blocks_che
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         step_s.append(time.perf_counter() - started_s)
+        cpu_s.append(cpu_seconds() - before_cpu_s)
         losses.append(total)
-    return figures(losses, step_s, {name: p.detach() for name, p in named})
+    return figures(losses, step_s, cpu_s, {name: p.detach() for name, p in named})
 
 
 def checkpointed(forward: Any) -> Any:
@@ -144,20 +147,21 @@ def run_ours(
         memory=f"{arguments.memory - 0.5}GiB" if variant == "ours-small" else None,
     )
     print(ours.plan.needed_bytes, ours.plan.policies, ours.plan.placements, file=sys.stderr)
-    losses, step_s = [], []
+    losses, step_s, cpu_s = [], [], []
     for batch in batches:
-        started_s = time.perf_counter()
+        started_s, before_cpu_s = time.perf_counter(), cpu_seconds()
         before = traffic(ours)
         waited_s = ours.streaming.fetcher.waited_s
         losses.append(ours.step({"input_ids": batch, "labels": batch}))
         step_s.append(time.perf_counter() - started_s)
+        cpu_s.append(cpu_seconds() - before_cpu_s)
     read, written = (after - b for after, b in zip(traffic(ours), before, strict=True))
     ours.streaming.fetcher.rest()
     started_s = time.perf_counter()
     ours.store.flush()
     flush_s = time.perf_counter() - started_s
     weights: dict[str, torch.Tensor] = {}
-    result = figures(losses, step_s, weights, ours)
+    result = figures(losses, step_s, cpu_s, weights, ours)
     result |= {
         "read_gb": round(read / 1e9, 2),
         "written_gb": round(written / 1e9, 2),
@@ -168,6 +172,12 @@ def run_ours(
     return result
 
 
+def cpu_seconds() -> Any:
+    """Processor time of this process so far: its own code, the system's for it (page faults, transfers)."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return np.array([usage.ru_utime, usage.ru_stime])
+
+
 def traffic(ours: headrace.StreamedModel) -> tuple[int, int]:
     return sum(ours.store.traffic.read.values()), sum(ours.store.traffic.written.values())
 
@@ -175,6 +185,7 @@ def traffic(ours: headrace.StreamedModel) -> tuple[int, int]:
 def figures(
     losses: list[float],
     step_s: list[float],
+    cpu_s: list[Any],
     weights: dict[str, torch.Tensor],
     ours: headrace.StreamedModel | None = None,
 ) -> dict[str, Any]:
@@ -191,6 +202,7 @@ def figures(
         "losses": losses,
         "first_step_s": round(step_s[0], 3),
         "step_s": [round(s, 3) for s in step_s[1:]],
+        "cpu_s": [[round(float(s), 2) for s in pair] for pair in cpu_s[1:]],
         "peak_rss_gib": round(peak, 3),
         "weights": f"{total:016x}",
     }

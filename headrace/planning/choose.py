@@ -82,6 +82,7 @@ def choose(
                     filled = _fill(
                         sizes, works, choice, memory_bytes, needs, wish.placement == "auto", policy, head, kept
                     )
+                    filled = _stage(sizes, works, filled, fits)
                     return filled, _streamed_why(filled, policy, policies, tokens, all_tokens, wish, resident_bytes)
                 smallest.append(needs(choice))
     raise UserError(
@@ -188,6 +189,18 @@ def _fill(
         if moved(more) <= least:
             best, least = more, moved(more)
     return best
+
+
+def _stage(sizes: Sizes, works: Sequence[Work], choice: Choice, fits: Callable[[Choice], bool]) -> Choice:
+    """Read the state that the next step begins with while this one ends, where that fits: of two segments, or one."""
+    if not choice.streams or choice.prefetch == 0:
+        return choice
+    first = min((sizes.first_states(choice.placements, work)[:2] for work in works), key=len)
+    for count in range(len(first), 0, -1):
+        staged = replace(choice, stage_bytes=sum(first[:count]))
+        if fits(staged):
+            return staged
+    return choice
 
 
 def _microbatch_why(tokens: int, all_tokens: list[int], wish: Wish) -> list[str]:

@@ -8,7 +8,10 @@ upper bound of what tensors take at one time.
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
+
+import torch
 
 from headrace.models.segments import Segment
 from headrace.optim.rule import Rule
@@ -69,6 +72,7 @@ class Choice:
     prefetch: int = 1
     held_gradient_bytes: int = 0
     spill_bytes: int = 0
+    stage_bytes: int = 0
 
     @property
     def streams(self) -> bool:
@@ -189,12 +193,28 @@ class Sizes:
             depth = 1 if self.rule.needs_whole_parameter else DEPTH
             staging_bytes = STAGING_BYTES if any(s.stored_weight_bytes < s.weight_bytes for s in self.sizes) else 0
             need["state in flight"] = depth * sum(ring.values()) + staging_bytes
+            need["state read ahead"] = self._staged_bytes(choice, work)
             flush_bytes = max(self.sizes[i].weight_bytes for i in on_disk) + 4096
         if choice.spill_bytes:
             need["activations in flight"] = 2 * choice.spill_bytes  # a record, and what it is copied from
         need["activations"], need["temporaries"] = self._activations(choice, work)
         need["temporaries"] = max(need["temporaries"], flush_bytes - need["activations"])
         return {kind: size for kind, size in need.items() if size}
+
+    def first_states(self, placements: Sequence[Placement], work: Work) -> list[int]:
+        """Bytes of state of the segments a step begins with, as far as they can be staged (`Store.to_stage`)."""
+        needs = self.needs(placements)
+        order = [v.segment for v in self.pieces(work, work.length)[0][0].visits if needs[v.segment]]
+        if self.eager or self.rule.weight_dtype is not torch.float32:
+            return []
+        return [self.sizes[i].state_bytes for i in takewhile(lambda i: needs[i] == (i,), order)]
+
+    def _staged_bytes(self, choice: Choice, work: Work) -> int:
+        """What staged state takes beyond activations that are gone by then: all but those of the first fetched segments."""
+        needs = self.needs(choice.placements)
+        fetched = [i for i in range(len(needs)) if needs[i]]
+        gone = range(fetched[2] + 1, len(needs)) if len(fetched) > 2 else ()
+        return max(choice.stage_bytes - sum(self.activation_bytes(choice, work, i) for i in gone), 0)
 
     def _activations(self, choice: Choice, work: Work) -> tuple[int, int]:
         """Bytes that stay from forward to backward, and most bytes beyond that."""

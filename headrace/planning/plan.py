@@ -81,6 +81,7 @@ class Plan:
     pool_bytes: int
     prefetch: int
     held_gradient_bytes: int
+    stage_bytes: int
     spill_bytes: int
     works: tuple[WorkPlan, ...]
     machine: Machine
@@ -159,6 +160,7 @@ def make_plan(
         pool_bytes=choice.pool_bytes,
         prefetch=choice.prefetch,
         held_gradient_bytes=choice.held_gradient_bytes,
+        stage_bytes=choice.stage_bytes,
         spill_bytes=choice.spill_bytes,
         works=tuple(_work(sizes, choice, work, machine) for work in works),
         machine=machine,

@@ -11,6 +11,7 @@ import errno
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,23 @@ from torch import Tensor
 
 from headrace.errors import UserError
 from headrace.optim.rule import Rule
-from headrace.store.files import SlabFile, aligned, block_sum, file_sum, header_of, sum_text, write_slab
+from headrace.store.files import (
+    PAGE_BYTES,
+    SlabFile,
+    aligned,
+    block_sum,
+    file_sum,
+    header_of,
+    pages,
+    sum_text,
+    write_slab,
+)
 from headrace.store.layout import Chunk, Layout
 from headrace.store.roles import Role, Update, roles_of
 from headrace.store.traffic import SegmentTraffic
 
 DEPTH = 5  # chunks in flight: two read, one updated, two written
+PIECE_BYTES = 16 << 20  # of what is read at one go; several pieces at a time
 
 
 class Ring:
@@ -67,6 +79,9 @@ class DiskSegment:
         """Arithmetic of all updates so far."""
         self.sums: dict[Path, str] = {}
         """Sums of files that have not changed since."""
+        self.staged: list[dict[str, Tensor]] | None = None
+        """By chunk and role, state that is in memory already (bytes); the weights are then, too. In pieces, so that it fits
+        where activations were."""
 
     def ring_bytes(self) -> dict[str, int]:
         """What `load` needs of the ring."""
@@ -102,19 +117,57 @@ class DiskSegment:
     def files(self) -> list[Path]:
         return [self.weights, *self.state.values()]
 
+    @property
+    def state_bytes(self) -> int:
+        return sum(role.num_bytes for role in self.roles)
+
+    def stage(self, slab: Tensor) -> None:
+        """Read what `load` into this slab will read, before it is known which update is pending."""
+        staged: list[dict[str, Tensor]] = []
+        try:
+            with ExitStack() as files:
+                weights = files.enter_context(SlabFile(self.weights))
+                data = _bytes(slab)
+                starts = range(0, data.nbytes, PIECE_BYTES)
+                tasks = [self.threads.submit(weights.read, a, data[a : a + PIECE_BYTES]) for a in starts]
+                states = {role: files.enter_context(SlabFile(self.state[role.name])) for role in self.roles}
+                for chunk in self.chunks:
+                    staged.append({})
+                    for role, file in states.items():
+                        a, b = (role.dtype.itemsize * i for i in role.range_of(chunk))
+                        staged[-1][role.name] = _small(b - a)
+                        tasks.append(self.threads.submit(file.read, a, staged[-1][role.name]))
+                for task in tasks:
+                    task.exception()  # let all end before their files close
+                _wait(tasks)
+        except OSError as error:
+            raise _disk_error(error, self.weights) from None
+        self.staged = staged
+
+    def unstage(self) -> None:
+        """Forget what `stage` read; it counts as read."""
+        if self.staged is not None:
+            self.traffic.add("weight", self.weight_bytes, written=False)
+            self.traffic.add("state", self.state_bytes, written=False)
+            self.staged = None
+
     def load(self, slab: Tensor, ring: Ring, sums: bool = False, have_weights: bool = False) -> None:
         """Fill the slab (size,) fp32 with the weights, applying a pending update on the way and writing it back.
 
         sums: note the sums of the files, as a snapshot needs them. have_weights: the slab is filled already."""
+        staged = self.staged
+        self.unstage()
         try:
-            if self.pending is None:
+            if self.pending is not None:
+                self._update(slab, ring, sums, have_weights, staged)
+            elif staged is None:
                 self._read_weights(slab, ring)
-            else:
-                self._update(slab, ring, sums, have_weights)
         except OSError as error:
             raise _disk_error(error, self.weights) from None
 
-    def _update(self, slab: Tensor, ring: Ring, sums: bool, have_weights: bool) -> None:
+    def _update(
+        self, slab: Tensor, ring: Ring, sums: bool, have_weights: bool, staged: list[dict[str, Tensor]] | None
+    ) -> None:
         assert self.pending is not None
         totals = dict.fromkeys(self.files, 0)
         self.sums.clear()
@@ -126,14 +179,19 @@ class DiskSegment:
         writes: list[list[Future[None]]] = [[] for _ in ring.slots]
         reads: dict[int, list[Future[None]]] = {}
 
+        def room(k: int) -> dict[str, Tensor]:
+            """Where chunk k's bytes of everything but the fp32 weights are, or come to."""
+            slot = ring.slots[k % depth]
+            return slot if staged is None else slot | staged[k]
+
         def begin(k: int) -> None:
-            chunk, slot = self.chunks[k], ring.slots[k % depth]
+            chunk, slot = self.chunks[k], room(k)
             _wait(writes[k % depth])
             weight = self._weight_bytes_of(chunk, slab, slot)
             tasks: list[Future[None]] = []
-            if not have_weights:
+            if not have_weights and staged is None:
                 tasks = [self._submit(sources[self.weights].read, self._weight_offset(chunk), weight, "weight", False)]
-            for role in self.roles:
+            for role in self.roles if staged is None else ():
                 a, b = role.range_of(chunk)
                 piece = slot[role.name][: (b - a) * role.dtype.itemsize]
                 if len(piece):
@@ -149,7 +207,7 @@ class DiskSegment:
             for k in range(min(ahead, len(self.chunks))):
                 begin(k)
             for k, chunk in enumerate(self.chunks):
-                slot = ring.slots[k % depth]
+                slot = room(k)
                 _wait(reads.pop(k))
                 self._apply(update, chunk, slab, slot, have_weights)
                 weight = self._weight_bytes_of(chunk, slab, slot)
@@ -238,10 +296,10 @@ class DiskSegment:
     def _read_weights(self, slab: Tensor, ring: Ring) -> None:
         with SlabFile(self.weights) as file:
             if self.weight_dtype is torch.float32:
-                step = 4 << 20  # elements; a few reads at a time
+                data = _bytes(slab)
                 tasks = [
-                    self._submit(file.read, 4 * a, _bytes(slab[a : min(a + step, len(slab))]), "weight", False)
-                    for a in range(0, len(slab), step)
+                    self._submit(file.read, a, data[a : a + PIECE_BYTES], "weight", False)
+                    for a in range(0, len(data), PIECE_BYTES)
                 ]
                 _wait(tasks)
                 return
@@ -275,6 +333,13 @@ class DiskSegment:
     def _submit(self, move: Any, offset: int, data: Tensor, kind: str, written: bool) -> Future[None]:
         self.traffic.add(kind, data.nbytes, written)
         return self.threads.submit(move, offset, data)
+
+
+def _small(num_bytes: int) -> Tensor:
+    """Page-aligned memory from the heap, where what other tensors have freed is used again."""
+    memory = torch.empty(pages(num_bytes) + PAGE_BYTES, dtype=torch.uint8)
+    start = -memory.data_ptr() % PAGE_BYTES
+    return memory[start : start + num_bytes]
 
 
 def _bytes(tensor: Tensor) -> Tensor:

@@ -15,9 +15,11 @@ from torch import Tensor
 from headrace.store.files import aligned, pages
 
 try:
-    _malloc_trim = ctypes.CDLL("libc.so.6").malloc_trim
+    _glibc = ctypes.CDLL("libc.so.6")
+    _malloc_trim, _mallopt = _glibc.malloc_trim, _glibc.mallopt
 except (OSError, AttributeError):  # not glibc
-    _malloc_trim = None
+    _malloc_trim = _mallopt = None
+_M_ARENA_MAX = -8  # malloc.h
 
 
 def give_back_freed_memory() -> None:
@@ -28,6 +30,16 @@ def give_back_freed_memory() -> None:
     """
     if _malloc_trim is not None:
         _malloc_trim(0)
+
+
+def use_one_heap() -> None:
+    """Have all threads from now on take memory from one heap, so that what one frees another uses again.
+
+    glibc gives every thread a heap of its own. Inside 3 GiB, state read by one thread where activations of another had
+    been took 0.15 GiB less that way.
+    """
+    if _mallopt is not None:
+        _mallopt(_M_ARENA_MAX, 1)
 
 
 def resident_bytes() -> int:

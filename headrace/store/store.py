@@ -47,11 +47,13 @@ class Store:
         folder: Path | None = None,
         *,
         held_gradient_bytes: int = 0,
+        stage_bytes: int = 0,
         eager: bool = False,
         seed: int = 0,
     ):
         """folder: where disk segments keep their files. held_gradient_bytes: how much of their gradients may stay in
-        memory from backward to update; the rest is spilled. eager: update each segment as soon as its gradient is whole,
+        memory from backward to update; the rest is spilled. stage_bytes: how much state may be read while a step ends, for the
+        updates that the next one begins with. eager: update each segment as soon as its gradient is whole,
         which needs no global norm and holds no gradient. seed: of stochastic rounding."""
         if placements is not None and "disk" in placements and device.type != "cpu":
             raise UserError(
@@ -104,7 +106,7 @@ class Store:
         staging_bytes = 0 if self.weight_dtype is torch.float32 else STAGING_BYTES
         self.ring = Ring(need, 1 if rule.needs_whole_parameter else DEPTH, staging_bytes)
         self.due: Update | None = None
-        self.held_gradient_bytes = held_gradient_bytes
+        self.held_gradient_bytes, self.stage_bytes = held_gradient_bytes, stage_bytes
         self.owner = {entry.name: i for i, layout in enumerate(self.layouts) for entry in layout.entries}
         borrowed_bytes = sum(
             4 * self.layouts[self.owner[name]].entry(name).size + 4096
@@ -288,6 +290,31 @@ class Store:
         state.load(slab, self.ring, sums)
         if had:
             self.give_back_gradient(i)
+
+    def to_stage(self, order: Sequence[int], needs: Sequence[tuple[int, ...]]) -> list[int]:
+        """The first segments of a step's order whose state can be read before their update is known."""
+        chosen: list[int] = []
+        left = 0 if self.eager or self.weight_dtype is not torch.float32 else self.stage_bytes
+        for i in order:
+            state = self.states[i]
+            if i in chosen or needs[i] != (i,) or not isinstance(state, DiskSegment) or state.state_bytes > left:
+                break
+            left -= state.state_bytes
+            chosen.append(i)
+        return chosen
+
+    def stage(self, i: int, slab: Tensor) -> None:
+        """Begin a `load` of a disk segment into this slab, before its update is known; on the thread of `load`."""
+        state = self.states[i]
+        assert isinstance(state, DiskSegment)
+        state.stage(slab)
+
+    def unstage(self, owners: Sequence[int]) -> None:
+        """There will be no `load` that ends what `stage` began."""
+        for i in owners:
+            state = self.states[i]
+            assert isinstance(state, DiskSegment)
+            state.unstage()
 
     def flush(self, sums: bool = False) -> None:
         """Do every update that is due. Nothing may be fetching meanwhile."""

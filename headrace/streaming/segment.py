@@ -21,13 +21,19 @@ from headrace.models.blank import placeholder
 from headrace.models.segments import Segment
 from headrace.store.folder import FolderStore
 from headrace.store.layout import Entry
-from headrace.store.memory import give_back_freed_memory, resident_bytes
+from headrace.store.memory import give_back_freed_memory, resident_bytes, use_one_heap
 from headrace.store.store import Store
 from headrace.streaming.activations import Policy, Saved
 from headrace.streaming.clock import Clock
 from headrace.streaming.fetch import Fetcher
 from headrace.streaming.lockstep import lane_number, meet, run_in_lanes
 from headrace.text.random import key
+
+SLACK_BYTES = 256 << 20
+"""The interpreter and its libraries take about twice this beyond the memory that training is given; the other half is room
+to grow into until the next look."""
+
+GROWTH_BYTES = 32 << 20
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -65,7 +71,6 @@ class Streaming:
         saved: Saved,
         policies: Sequence[Policy],
         pool_bytes: int = 0,
-        depth: int = 1,
         autocast: Callable[[], Any] = nullcontext,
         head: int = -1,
         memory_bytes: int | None = None,
@@ -97,11 +102,13 @@ class Streaming:
             [(parameters[name], entries[name]) for name in segment.borrowed if parameters[name].requires_grad]
             for segment in segments
         ]
-        self.fetcher = Fetcher(store, needs, pool_bytes, depth)
+        self.fetcher = Fetcher(store, needs, pool_bytes)
         self.clock = Clock(len(segments), self._waited_s)
         self.head = head % len(segments)
         self.one_stack = len({s.name.rpartition("block-")[0] for s in segments if "block-" in s.name}) == 1
-        self.memory_bytes = memory_bytes
+        self.memory_bytes, self.tidied_bytes = memory_bytes, 0
+        if memory_bytes is not None:
+            use_one_heap()
         self.training = True
         self.loss_gradient = 1.0
         self.history: list[int] = []
@@ -128,13 +135,15 @@ class Streaming:
         """Before the first forward of a step: start fetching. loss_gradient: what the loss is multiplied by."""
         self.running.step, self.running.microbatch, self.loss_gradient = step, 0, loss_gradient
         self.history, self.backward_visits, self.num_visits = [], {}, 0
-        self.fetcher.expect(self.order)
+        fetched = [i for i in self.order if self.needs[i]]
+        self.fetcher.expect(fetched, then=self.training_store.to_stage(fetched, self.needs))
 
     def end(self) -> None:
         """After the last backward of a step: what was visited is what the next step is expected to visit."""
         self.order = self.history
         self.saved.clear()
-        self.fetcher.rest()
+        if self.fetcher.ahead:  # expected and not visited
+            self.fetcher.rest()
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -227,8 +236,13 @@ class Streaming:
         return self.num_visits
 
     def tidy(self) -> None:
-        if self.memory_bytes is not None and resident_bytes() > 0.95 * self.memory_bytes:
+        """Give freed memory back near the limit, when the process has grown: what it has had since the last time, it uses
+        again sooner than it could be given back and asked for."""
+        if self.memory_bytes is None:
+            return
+        if resident_bytes() > max(self.memory_bytes + SLACK_BYTES, self.tidied_bytes + GROWTH_BYTES):
             give_back_freed_memory()
+            self.tidied_bytes = resident_bytes()
 
     def bind_gradients(self, i: int) -> None:
         for parameter, owner, entry in self.fetched[i]:

@@ -69,6 +69,7 @@ def build_trainable(
         plan.placements if plan is not None else None,
         folder,
         held_gradient_bytes=plan.held_gradient_bytes if plan is not None else 0,
+        stage_bytes=plan.stage_bytes if plan is not None else 0,
         eager=params.training.optimizer.eager,
         seed=params.run.seed,
     )
@@ -82,7 +83,6 @@ def build_trainable(
         Saved(folder / "scratch" / "activations", plan.spill_bytes if plan is not None else 0, store.traffic),
         policies,
         plan.pool_bytes if plan is not None else 0,
-        plan.prefetch if plan is not None else 1,
         autocast=precision.autocast,
         head=head,
         memory_bytes=params.device.memory,

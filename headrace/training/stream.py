@@ -93,7 +93,7 @@ def stream(
         seed=seed,
         pool_bytes=plan.pool_bytes,
         held_gradient_bytes=plan.held_gradient_bytes,
-        depth=plan.prefetch,
+        stage_bytes=plan.stage_bytes,
         spill_bytes=plan.spill_bytes,
         memory_bytes=memory_bytes,
         loss_of=loss or model_loss,

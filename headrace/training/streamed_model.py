@@ -282,7 +282,7 @@ def build(
     seed: int = 0,
     pool_bytes: int | None = None,
     held_gradient_bytes: int = 0,
-    depth: int = 1,
+    stage_bytes: int = 0,
     spill_bytes: int = 64 << 20,
     memory_bytes: int | None = None,
     loss_of: Loss = model_loss,
@@ -300,6 +300,7 @@ def build(
         places,
         folder,
         held_gradient_bytes=held_gradient_bytes,
+        stage_bytes=stage_bytes,
         eager=optimizer.eager,
         seed=seed,
     )
@@ -316,7 +317,7 @@ def build(
         chosen[head] = "at_once"
     if pool_bytes is None:
         pool_bytes = room_for_two(store, segments)
-    streaming = Streaming(segments, store, running, saved, chosen, pool_bytes, depth, memory_bytes=memory_bytes)
+    streaming = Streaming(segments, store, running, saved, chosen, pool_bytes, memory_bytes=memory_bytes)
     install_segments(model, segments, streaming)
     return StreamedModel(model, segments, store, streaming, running, optimizer, microbatch, loss_of, config)
 

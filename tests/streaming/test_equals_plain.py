@@ -110,15 +110,17 @@ SETTINGS = [
     {"placement": "disk", "policy": "recompute"},
     {"placement": "disk", "policy": "spill"},
     {"placement": "mixed", "policy": "spill"},
-    {"placement": "mixed", "depth": 3},
-    {"placement": "disk", "depth": 0},
+    {"placement": "mixed", "pool_bytes": 1 << 24},
+    {"placement": "disk", "stage_bytes": 1 << 24},
+    {"placement": "disk", "policy": "spill", "stage_bytes": 150_000},
+    {"placement": "mixed", "pool_bytes": 1 << 24, "stage_bytes": 1 << 24},
     {"placement": "disk", "held_gradient_bytes": 1 << 30},
-    {"placement": "disk", "held_gradient_bytes": 50_000, "depth": 2, "pool_bytes": 1 << 24},
+    {"placement": "disk", "held_gradient_bytes": 50_000, "pool_bytes": 1 << 24, "stage_bytes": 1 << 24},
 ]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_placement_policy_depth_and_budget_change_no_bit(tmp_path, family):
+def test_placement_policy_prefetch_and_budget_change_no_bit(tmp_path, family):
     def result(number, settings):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -161,3 +163,30 @@ def test_every_state_format_gives_the_same_bits_wherever_it_lies(tmp_path, famil
     for losses, weights in found[1:]:
         assert losses == found[0][0]
         assert all(torch.equal(weights[key], value) for key, value in found[0][1].items())
+
+
+def test_state_is_read_ahead_and_what_comes_between_two_steps_may_discard_it(tmp_path):
+    """The next step's first segments are staged while a step ends; evaluation and snapshots take them back unharmed."""
+
+    def result(number, stage_bytes):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        made = streamed("gpt_neox", 0.0, 2, folder, placement="disk", stage_bytes=stage_bytes)
+        losses = []
+        for step in range(4):
+            losses.append(made.step(batch("gpt_neox", step)))
+            assert bool(made.streaming.fetcher.staged) == (stage_bytes > 0)
+            if step == 1:
+                losses.append(made.evaluate(batch("gpt_neox", 9)))
+            if step == 2:
+                made.snapshot(folder / "snapshot")
+                assert not made.streaming.fetcher.staged
+        found = losses, weights_of(made)
+        made.close()
+        return found
+
+    losses, weights = result(0, 0)
+    for number, stage_bytes in enumerate((150_000, 1 << 24), 1):
+        found, theirs = result(number, stage_bytes)
+        assert found == losses
+        assert all(torch.equal(theirs[name], value) for name, value in weights.items())
