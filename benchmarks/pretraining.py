@@ -85,14 +85,16 @@ def main() -> None:
         run.create()
         vocabulary, tokens = prepare(params, run)
         precision = choose_precision(params)
-        peak = measured_gemm_flops(precision.device.type, precision.compute_dtype)
+        peak = 0.0
         ours = Ours(params, tokens, vocabulary, precision)
         peer = Peer(params, tokens, vocabulary, args.peer_microbatch, folder)
         rounds = []
         for number in range(args.rounds):
-            mine, fraction = ours.measure(steps, peak)
+            measured_gemm_flops.cache_clear()  # a neighbour on the machine slows it down: the best of all rounds counts
+            peak = max(peak, measured_gemm_flops(precision.device.type, precision.compute_dtype))
+            mine, flops = ours.measure(steps)
             theirs = peer.measure(steps)
-            rounds.append((mine, theirs, fraction))
+            rounds.append((mine, theirs, flops))
             print(f"round {number}: ours {mine:,.0f}, Trainer {theirs:,.0f} real tokens/s, ratio {mine / theirs:.2f}")
     print(
         json.dumps(
@@ -110,7 +112,7 @@ def main() -> None:
                 "ratio": round(statistics.median(mine / theirs for mine, theirs, _ in rounds), 3),
                 "ratios": [round(mine / theirs, 3) for mine, theirs, _ in rounds],
                 "gemm_gflops": round(peak / 1e9, 1),
-                "ours_gemm_fraction": round(statistics.median(fraction for _, _, fraction in rounds), 3),
+                "ours_gemm_fraction": round(statistics.median(flops for _, _, flops in rounds) / peak, 3),
             }
         )
     )
@@ -179,12 +181,12 @@ class Ours:
         )
         return batch.num_tokens, flops
 
-    def measure(self, steps: int, peak: float) -> tuple[float, float]:
-        """(real tokens/s, fraction of the measured matrix product) over `steps` optimizer steps."""
+    def measure(self, steps: int) -> tuple[float, float]:
+        """(real tokens/s, floating-point operations of the model/s) over `steps` optimizer steps."""
         started_s = time.perf_counter()
         done = [self._step() for _ in range(steps)]
         elapsed_s = time.perf_counter() - started_s
-        return sum(n for n, _ in done) / elapsed_s, sum(f for _, f in done) / elapsed_s / peak
+        return sum(n for n, _ in done) / elapsed_s, sum(f for _, f in done) / elapsed_s
 
 
 class Peer:

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from headrace.models.blank import fill_blanks
 from headrace.models.folder import open_weights
 from headrace.models.segments import Segment, segments_of
+from headrace.planning.plan import INTERPRETER_BYTES
 from headrace.store.files import pages
 from headrace.store.folder import FolderStore
 from headrace.store.store import Placement
@@ -90,7 +91,7 @@ def open_model(
         placing.pool_bytes,
         autocast=autocast,
         head=names.index(run_by_task[0]) if run_by_task else -1,
-        memory_bytes=memory_bytes,
+        tidy_above_bytes=memory_bytes + INTERPRETER_BYTES if memory_bytes is not None else None,
     )
     install_segments(model, segments, streaming, run_by_task)
     return FolderModel(model, placing, store, streaming)

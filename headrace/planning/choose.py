@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from headrace.errors import UserError
-from headrace.planning.memory import Choice, Sizes, Work, size_text, with_pools
+from headrace.planning.memory import LOST_SHARE, Choice, Sizes, Work, size_text, with_pools
 from headrace.store.files import pages
 from headrace.store.store import Placement
 from headrace.streaming.activations import Policy
@@ -161,7 +161,7 @@ def _fill(
         if sizes.eager:
             return choice
         whole = sum(pages(s.gradient_bytes) for s, p in zip(sizes.sizes, choice.placements, strict=True) if p == "disk")
-        left = whole if memory_bytes is None else memory_bytes - needs(choice)
+        left = whole if memory_bytes is None else (memory_bytes - needs(choice)) * LOST_SHARE // (LOST_SHARE + 1)
         return replace(choice, held_gradient_bytes=min(left, whole))
 
     def moved(choice: Choice) -> int:

@@ -18,6 +18,7 @@ from headrace.store.store import Placement
 from headrace.streaming.activations import Policy
 
 SECONDS_A_DAY = 86_400
+INTERPRETER_BYTES = 400 << 20  # with torch and transformers, before there is a model: 0.45 GiB measured
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,14 @@ class Plan:
     @property
     def placements(self) -> list[Placement]:
         return [segment.placement for segment in self.segments]
+
+    @property
+    def tidy_above_bytes(self) -> int | None:
+        """When a process that keeps to the budget takes more than this, the next segment may not have room for what it
+        needs beside the rest: freed memory has to go back to the system first. None = no budget, or nothing streams."""
+        if self.memory_bytes is None or not self.streams:
+            return None
+        return self.memory_bytes + INTERPRETER_BYTES - self.needed_bytes.get("temporaries", 0)
 
     @property
     def policies(self) -> list[Policy]:
@@ -202,8 +211,10 @@ def _work(sizes: Sizes, choice: Choice, work: Work, machine: Machine) -> WorkPla
         "update": sum(count for count, _ in trainable) / machine.update_parameters_per_s,
     }
     overlapped_s = on_disk / machine.update_parameters_per_s
-    # Updates of disk segments run beside the computation, on one of its cores; those of device segments after it.
-    busy_s = bounds["compute"] + (bounds["update"] - overlapped_s) + overlapped_s / machine.cores
+    # Updates of disk segments run beside the computation, on one of its cores, and so does the system's part of transfers;
+    # updates of device segments come after it.
+    beside_s = overlapped_s + (moved.read_bytes + moved.written_bytes) * machine.transfer_cpu_s_per_byte
+    busy_s = bounds["compute"] + (bounds["update"] - overlapped_s) + beside_s / machine.cores
     if sizes.eager:  # between two segments' backwards, with the writing waited for
         written = sum(moved.written.get(kind, 0) for kind in ("weight", "state"))
         busy_s = bounds["compute"] + bounds["update"] + written / machine.write_bytes_per_s

@@ -61,12 +61,15 @@ def probe(
 ) -> Machine:
     """Measure what training here reaches, with its disk state in `folder`: about ten seconds for a file of disk_bytes and
     a transformer block of that width. Raises UserError when the folder cannot be written to."""
+    began_s = time.process_time()
     read, write = disk_rates(folder, disk_bytes)
+    transfer_cpu_s = time.process_time() - began_s
     return Machine(
         flops=training_flops_rate(precision, width),
         read_bytes_per_s=read,
         write_bytes_per_s=write,
         update_parameters_per_s=update_rate(rule),
+        transfer_cpu_s_per_byte=transfer_cpu_s / (2 * disk_bytes),
         cores=os.cpu_count() or 1,
         measured=True,
     )
@@ -139,8 +142,9 @@ def disk_rates(folder: Path, num_bytes: int) -> tuple[float, float]:
             folder.rmdir()
 
 
-def update_rate(rule: Rule, num_parameters: int = 1 << 20) -> float:
-    """Parameters a second that the rule updates on the thread that fetches."""
+def update_rate(rule: Rule, num_parameters: int = 1 << 23) -> float:
+    """Parameters a second that the rule updates on the thread that fetches. So many parameters that caches do not hold
+    them."""
     side = int(num_parameters**0.5)
 
     def measure() -> float:

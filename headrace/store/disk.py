@@ -117,10 +117,6 @@ class DiskSegment:
     def files(self) -> list[Path]:
         return [self.weights, *self.state.values()]
 
-    @property
-    def state_bytes(self) -> int:
-        return sum(role.num_bytes for role in self.roles)
-
     def stage(self, slab: Tensor) -> None:
         """Read what `load` into this slab will read, before it is known which update is pending."""
         staged: list[dict[str, Tensor]] = []
@@ -148,7 +144,7 @@ class DiskSegment:
         """Forget what `stage` read; it counts as read."""
         if self.staged is not None:
             self.traffic.add("weight", self.weight_bytes, written=False)
-            self.traffic.add("state", self.state_bytes, written=False)
+            self.traffic.add("state", sum(role.num_bytes for role in self.roles), written=False)
             self.staged = None
 
     def load(self, slab: Tensor, ring: Ring, sums: bool = False, have_weights: bool = False) -> None:

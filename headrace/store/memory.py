@@ -20,6 +20,7 @@ try:
 except (OSError, AttributeError):  # not glibc
     _malloc_trim = _mallopt = None
 _M_ARENA_MAX = -8  # malloc.h
+GROWTH_BYTES = 32 << 20
 
 
 def give_back_freed_memory() -> None:
@@ -48,6 +49,25 @@ def resident_bytes() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
     except OSError:
         return 0
+
+
+class Limit:
+    """Keeps the process under a size by giving freed memory back before more is taken."""
+
+    def __init__(self, num_bytes: int | None):
+        """None: no limit."""
+        self.num_bytes, self._had_bytes = num_bytes, 0
+        if num_bytes is not None:
+            use_one_heap()
+
+    def make_room(self, num_bytes: int = 0) -> None:
+        """For num_bytes more. Not while the process has not grown since the last time: what it has had since, it uses
+        again sooner than it could be given back and asked for."""
+        if self.num_bytes is None:
+            return
+        if resident_bytes() + num_bytes > max(self.num_bytes, self._had_bytes + GROWTH_BYTES):
+            give_back_freed_memory()
+            self._had_bytes = resident_bytes() + num_bytes
 
 
 class Pool:

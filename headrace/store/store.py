@@ -7,7 +7,7 @@ device, on the next fetch where it is on disk.
 import fcntl
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
@@ -297,11 +297,15 @@ class Store:
         left = 0 if self.eager or self.weight_dtype is not torch.float32 else self.stage_bytes
         for i in order:
             state = self.states[i]
-            if i in chosen or needs[i] != (i,) or not isinstance(state, DiskSegment) or state.state_bytes > left:
+            if i in chosen or needs[i] != (i,) or not isinstance(state, DiskSegment) or self.state_bytes(i) > left:
                 break
-            left -= state.state_bytes
+            left -= self.state_bytes(i)
             chosen.append(i)
         return chosen
+
+    def state_bytes(self, i: int) -> int:
+        """Of the optimizer's state of segment i."""
+        return sum(role.num_bytes for role in self.states[i].roles)
 
     def stage(self, i: int, slab: Tensor) -> None:
         """Begin a `load` of a disk segment into this slab, before its update is known; on the thread of `load`."""
@@ -309,7 +313,7 @@ class Store:
         assert isinstance(state, DiskSegment)
         state.stage(slab)
 
-    def unstage(self, owners: Sequence[int]) -> None:
+    def unstage(self, owners: Collection[int]) -> None:
         """There will be no `load` that ends what `stage` began."""
         for i in owners:
             state = self.states[i]

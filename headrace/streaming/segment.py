@@ -21,19 +21,13 @@ from headrace.models.blank import placeholder
 from headrace.models.segments import Segment
 from headrace.store.folder import FolderStore
 from headrace.store.layout import Entry
-from headrace.store.memory import give_back_freed_memory, resident_bytes, use_one_heap
+from headrace.store.memory import Limit
 from headrace.store.store import Store
 from headrace.streaming.activations import Policy, Saved
 from headrace.streaming.clock import Clock
 from headrace.streaming.fetch import Fetcher
 from headrace.streaming.lockstep import lane_number, meet, run_in_lanes
 from headrace.text.random import key
-
-SLACK_BYTES = 256 << 20
-"""The interpreter and its libraries take about twice this beyond the memory that training is given; the other half is room
-to grow into until the next look."""
-
-GROWTH_BYTES = 32 << 20
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -73,10 +67,10 @@ class Streaming:
         pool_bytes: int = 0,
         autocast: Callable[[], Any] = nullcontext,
         head: int = -1,
-        memory_bytes: int | None = None,
+        tidy_above_bytes: int | None = None,
     ):
         """store: a FolderStore runs forward only. policies: how each segment keeps what its backward needs. head: the
-        segment the task runs itself. memory_bytes: when the process takes nearly this much, what is freed goes back to the
+        segment the task runs itself. tidy_above_bytes: when the process takes more than this, what is freed goes back to the
         system at once."""
         self.store, self.running, self.saved = store, running, saved
         self.policies, self.autocast = list(policies), autocast
@@ -102,13 +96,11 @@ class Streaming:
             [(parameters[name], entries[name]) for name in segment.borrowed if parameters[name].requires_grad]
             for segment in segments
         ]
-        self.fetcher = Fetcher(store, needs, pool_bytes)
+        self.limit = Limit(tidy_above_bytes)
+        self.fetcher = Fetcher(store, needs, pool_bytes, self.limit)
         self.clock = Clock(len(segments), self._waited_s)
         self.head = head % len(segments)
         self.one_stack = len({s.name.rpartition("block-")[0] for s in segments if "block-" in s.name}) == 1
-        self.memory_bytes, self.tidied_bytes = memory_bytes, 0
-        if memory_bytes is not None:
-            use_one_heap()
         self.training = True
         self.loss_gradient = 1.0
         self.history: list[int] = []
@@ -229,20 +221,11 @@ class Streaming:
             parameter.data = placeholder(entry.shape)
             parameter.grad = None
         self.fetcher.release(slabs)
-        self.tidy()
+        self.limit.make_room()
 
     def number_visit(self) -> int:
         self.num_visits += 1
         return self.num_visits
-
-    def tidy(self) -> None:
-        """Give freed memory back near the limit, when the process has grown: what it has had since the last time, it uses
-        again sooner than it could be given back and asked for."""
-        if self.memory_bytes is None:
-            return
-        if resident_bytes() > max(self.memory_bytes + SLACK_BYTES, self.tidied_bytes + GROWTH_BYTES):
-            give_back_freed_memory()
-            self.tidied_bytes = resident_bytes()
 
     def bind_gradients(self, i: int) -> None:
         for parameter, owner, entry in self.fetched[i]:
@@ -353,7 +336,7 @@ class _Visit:
                     for leaf in self.leaves[-1]:
                         leaf.data = placeholder(leaf.shape)  # its memory belongs to what was saved, or to nobody
                 if self.policy == "spill":
-                    streaming.tidy()
+                    streaming.limit.make_room()
                 differentiable += [t.detach() for t, yes in zip(outputs, chosen, strict=True) if yes]
                 rest = [_Differentiable if yes else t for t, yes in zip(outputs, chosen, strict=True)]
                 self.outputs.append((rest, structure))

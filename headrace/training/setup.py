@@ -85,7 +85,7 @@ def build_trainable(
         plan.pool_bytes if plan is not None else 0,
         autocast=precision.autocast,
         head=head,
-        memory_bytes=params.device.memory,
+        tidy_above_bytes=plan.tidy_above_bytes if plan is not None else None,
     )
     install_segments(model, segments, streaming, run_by_task=[task.HEAD])
     return Trainable(task, model, config, store, streaming, plan)

@@ -95,7 +95,7 @@ def stream(
         held_gradient_bytes=plan.held_gradient_bytes,
         stage_bytes=plan.stage_bytes,
         spill_bytes=plan.spill_bytes,
-        memory_bytes=memory_bytes,
+        tidy_above_bytes=plan.tidy_above_bytes,
         loss_of=loss or model_loss,
     )
     made.plan = plan

@@ -284,7 +284,7 @@ def build(
     held_gradient_bytes: int = 0,
     stage_bytes: int = 0,
     spill_bytes: int = 64 << 20,
-    memory_bytes: int | None = None,
+    tidy_above_bytes: int | None = None,
     loss_of: Loss = model_loss,
 ) -> StreamedModel:
     """A streamed model from a module. weights: values of a segment's parameters; None = those the module holds."""
@@ -317,7 +317,7 @@ def build(
         chosen[head] = "at_once"
     if pool_bytes is None:
         pool_bytes = room_for_two(store, segments)
-    streaming = Streaming(segments, store, running, saved, chosen, pool_bytes, memory_bytes=memory_bytes)
+    streaming = Streaming(segments, store, running, saved, chosen, pool_bytes, tidy_above_bytes=tidy_above_bytes)
     install_segments(model, segments, streaming)
     return StreamedModel(model, segments, store, streaming, running, optimizer, microbatch, loss_of, config)
 

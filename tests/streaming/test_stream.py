@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 
 import pytest
 import torch
@@ -281,3 +282,19 @@ def test_a_full_disk_stops_clearly_and_the_run_goes_on_when_there_is_room(tmp_pa
     again = stream(CONFIG, disk / "store", activations=policy)
     again.resume(disk / "snapshot")
     assert steps(again, 1, 3) == expected[1:]
+
+
+def test_a_program_that_fails_in_a_step_ends(tmp_path):
+    """What loads segments ahead does not keep the interpreter from ending."""
+    program = f"""
+import torch, transformers, headrace
+config = transformers.GPT2Config(n_embd=32, n_layer=6, n_head=2, vocab_size=64, n_positions=16)
+model = headrace.stream(config, optimizer=headrace.AdamW(lr=1e-3), store={str(tmp_path)!r}, placement="disk", batch=(2, 8))
+ids = torch.zeros(2, 8, dtype=torch.int64)
+model.step({{"input_ids": ids, "labels": ids}})
+block = model.model.transformer.h[2].block
+block.forward = lambda *_, **__: 1 / 0
+model.step({{"input_ids": ids, "labels": ids}})
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 1 and "ZeroDivisionError" in ended.stderr
