@@ -27,6 +27,7 @@ ORDER = [
     "training",
     "report",
     "cli",
+    "modelzoo",
 ]
 PACKAGE = Path(__file__).resolve().parents[1] / "headrace"
 
@@ -47,3 +48,9 @@ def test_imports_point_one_way():
                 f"{path}: {own} imports {other}" for other in imports(path) if ORDER.index(other) > ORDER.index(own)
             ]
     assert not upward
+
+
+def test_records_need_the_text_package_only():
+    """Whoever reads the Model Zoo's records elsewhere needs neither models nor training."""
+    found = {name for path in (PACKAGE / "modelzoo" / "records").glob("*.py") for name in imports(path)}
+    assert found <= {"errors", "text", "modelzoo"}

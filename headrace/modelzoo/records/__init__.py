@@ -1,0 +1,1 @@
+"""Records of the Model Zoo: TFRecords, CSV and HDF5 files in, batches out; and TFRecords written."""
