@@ -171,7 +171,7 @@ def split_rows(row_lengths: np.ndarray, rule: RowRule) -> tuple[list[tuple[int, 
     best = np.zeros(n + 1)  # best[k]: cost of the first k rows
     cut = np.zeros(n + 1, np.int64)
     for stop in range(1, n + 1):
-        padded = _padded(int(row_lengths[stop - 1]), rule)
+        padded = padded_length(int(row_lengths[stop - 1]), rule)
         most_rows = max(1, rule.microbatch_tokens // padded)
         starts = np.arange(max(0, stop - most_rows), stop)
         slot_cost = 1 + padded / (2 * rule.hidden_size)
@@ -200,7 +200,7 @@ class _Flat:
 
 
 def _microbatch(flat: _Flat, labels: np.ndarray, layout: _Layout, start: int, stop: int, rule: BatchRule) -> Microbatch:
-    rows, length = layout.rows[start:stop], _padded(int(layout.row_lengths[stop - 1]), rule)
+    rows, length = layout.rows[start:stop], padded_length(int(layout.row_lengths[stop - 1]), rule)
     examples = np.array([e for row in rows for e in row])
     row_of = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
     number = np.concatenate([np.arange(1, len(row) + 1) for row in rows])
@@ -238,7 +238,8 @@ def _microbatch(flat: _Flat, labels: np.ndarray, layout: _Layout, start: int, st
     )
 
 
-def _padded(longest: int, rule: RowRule) -> int:
+def padded_length(longest: int, rule: RowRule) -> int:
+    """The slots of the rows of a microbatch whose longest row has so many tokens."""
     if not rule.buckets:
         return longest
     return next((bucket for bucket in rule.buckets if bucket >= longest), rule.sequence_length)
