@@ -23,7 +23,7 @@ from headrace.store.store import STAGING_BYTES, Placement, gradient_room
 from headrace.store.traffic import SegmentTraffic, sum_by_kind
 from headrace.streaming.activations import Policy
 
-LOST_SHARE = 50  # 2 % of the rest: holes of the heap, workspaces of matrix products (measured: up to 0.1 of 6 GiB)
+LOST_SHARE = 33  # 3 % of the rest: holes of the heap, workspaces of matrix products (measured: up to 0.17 of 6 GiB)
 SPILL_RECORDS = 3  # one written or read, one computed with, one ahead
 
 
