@@ -28,6 +28,42 @@ MODEL_DEFAULTS: dict[str, dict[str, float]] = {
 }
 
 
+class DistributionParams(Section):
+    kind: Literal["normal", "truncated_normal", "uniform", "constant"] = "normal"
+    mean: float = 0.0
+    """Of a normal distribution; the value itself of constant."""
+    std: Annotated[float, Field(ge=0.0)] | None = None
+    """Standard deviation before cutting; normal and truncated_normal, in place of scale."""
+    scale: Annotated[float, Field(gt=0.0)] | None = None
+    """Variance times the fan: each matrix has the standard deviation sqrt(scale / fan), after cutting (He et al. 2015)."""
+    fan: Literal["in", "out", "average"] = "in"
+    """With scale: a matrix's inputs, outputs, or their mean. An embedding's inputs are its rows."""
+    low: float | None = None
+    """uniform: the least value; truncated_normal: cut there, default mean - 2 std."""
+    high: float | None = None
+    """uniform: the greatest value; truncated_normal: cut there, default mean + 2 std."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> "DistributionParams":
+        bounds = (self.low is None) + (self.high is None)
+        if self.kind == "uniform" and (bounds == 2) == (self.scale is None):
+            raise ValueError("a uniform distribution should have low and high, or scale")
+        if self.kind in ("normal", "truncated_normal") and (self.std is None) == (self.scale is None):
+            raise ValueError(f"a {self.kind} distribution should have either std or scale")
+        if bounds == 1 or (self.low is not None and self.high is not None and self.low >= self.high):
+            raise ValueError(f"low = {self.low} and high = {self.high} should be given together, low below high")
+        return self
+
+
+class InitialParams(Section):
+    embeddings: DistributionParams | None = None
+    """Token, position and segment tables."""
+    matrices: DistributionParams | None = None
+    """All other matrices: projections, feed-forward layers, heads."""
+    outputs: DistributionParams | None = None
+    """The last matrix of each attention and feed-forward half, which adds to the residual; default: as matrices."""
+
+
 class ModelParams(Section):
     preset: (
         Literal[
@@ -72,6 +108,9 @@ class ModelParams(Section):
     """Default: 1e-12 for bert-*, else 1e-5."""
     initializer_range: Annotated[float, Field(gt=0.0)] | None = None
     """Standard deviation of the initial weights; default: 0.02."""
+    initial: InitialParams | None = None
+    """Distributions of the initial weights by their place in the model; default: by the model's own rule, biases 0 and norms 1
+    in either case. May stand beside config."""
 
     @model_validator(mode="before")
     @classmethod
@@ -89,7 +128,11 @@ class ModelParams(Section):
     def _config_or_preset(self) -> "ModelParams":
         if self.config is None:
             return self
-        beside = [name for name in type(self).model_fields if name != "config" and getattr(self, name) is not None]
+        beside = [
+            name
+            for name in type(self).model_fields
+            if name not in ("config", "initial") and getattr(self, name) is not None
+        ]
         if beside:
             raise ValueError(f"model.{beside[0]} and model.config exclude each other; write it inside model.config")
         if not isinstance(self.config.get("model_type"), str):

@@ -6,13 +6,13 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from headrace.sections import BelowOne, Section
 
-_ADAM_KEYS = ("betas", "eps", "bias_correction", "max_gradient_norm")
+_ADAM_KEYS = ("betas", "eps", "bias_correction", "max_gradient_norm", "max_gradient_value")
 # Kind -> its own keys besides weight_decay and no_decay, which all have, and weights in these formats, the default first.
 _KEYS: dict[str, tuple[str, ...]] = {
     "adamw": _ADAM_KEYS,
     "adamw_8bit": _ADAM_KEYS,
     "adafactor": ("clip_threshold",),
-    "sgd": ("momentum", "max_gradient_norm"),
+    "sgd": ("momentum", "max_gradient_norm", "max_gradient_value"),
 }
 _WEIGHTS: dict[str, tuple[str, ...]] = {
     "adamw": ("fp32", "split_bf16"),
@@ -48,6 +48,9 @@ class OptimizerParams(Section):
     """Gradients are scaled so that their global norm is at most this. null: no clipping; then segments on disk are updated
     in backward, each as soon as its gradient is whole, and no gradient is held. adafactor has none: it clips each
     parameter's update by itself."""
+    max_gradient_value: Annotated[float, Field(gt=0.0)] | None = None
+    """Each element of a gradient is cut to at most this, up and down; only with max_gradient_norm: null. adamw, adamw_8bit and
+    sgd."""
 
     @model_validator(mode="before")
     @classmethod
@@ -80,6 +83,15 @@ class OptimizerParams(Section):
         if kind == "adafactor":
             defaults["max_gradient_norm"] = None
         return {**defaults, **given}
+
+    @model_validator(mode="after")
+    def _clipped_once(self) -> "OptimizerParams":
+        if self.max_gradient_value is not None and self.max_gradient_norm is not None:
+            raise ValueError(
+                f"training.optimizer.max_gradient_value = {self.max_gradient_value:g} and training.optimizer.max_gradient_norm = "
+                f"{self.max_gradient_norm:g} exclude each other; set the one that is not meant to null"
+            )
+        return self
 
     @model_serializer(mode="wrap")
     def _keys_that_mean_something(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:

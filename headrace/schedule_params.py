@@ -39,6 +39,8 @@ class LinearSchedule(_ScheduleParams):
     """Learning rate at step `steps` and, when nothing follows, from then on."""
     steps: Steps
     """Steps from start to end."""
+    lasts: Steps | None = None
+    """Steps until the next schedule of a list begins; default: `steps`."""
 
 
 class PolynomialSchedule(_ScheduleParams):
@@ -49,6 +51,8 @@ class PolynomialSchedule(_ScheduleParams):
     """Learning rate at step `steps` and, when nothing follows, from then on."""
     steps: Steps
     """Steps from start to end."""
+    lasts: Steps | None = None
+    """Steps until the next schedule of a list begins; default: `steps`."""
     power: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
     """Exponent of the remaining share of the steps; 1 = linear, 2 = fast first, then slow."""
     cycle: bool = False
@@ -63,6 +67,8 @@ class CosineSchedule(_ScheduleParams):
     """Learning rate at step `steps` and, when nothing follows, from then on."""
     steps: Steps
     """Steps from start to end: half a wave."""
+    lasts: Steps | None = None
+    """Steps until the next schedule of a list begins; default: `steps`."""
 
 
 class ExponentialSchedule(_ScheduleParams):
@@ -98,6 +104,11 @@ class PiecewiseSchedule(_ScheduleParams):
                 f"give {len(self.boundaries) + 1}, one more than boundaries"
             )
         return self
+
+
+def duration(piece: Any) -> int | None:
+    """Steps until the schedule after this one begins; None: it does not say."""
+    return getattr(piece, "lasts", None) or piece.steps
 
 
 def _kind(value: Any) -> Any:

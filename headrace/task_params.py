@@ -17,6 +17,11 @@ class TaskParams(Section):
     default): documents in random order, one after the other, cut every sequence_length tokens."""
     isolate_documents: bool = False
     """causal_lm: documents in one window do not see each other, and positions restart in each (GPT-3 lets them)."""
+    loss_per: Literal["target", "example"] = "target"
+    """What the summed loss of predicted tokens is divided by, over the whole batch: their number, or the examples'."""
+    loss_weight: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
+    """Factor of the loss of predicted tokens, beside next-sentence prediction's 1 (for causal_lm, of all of the loss). In
+    evaluations neither counts: their losses are means over predicted tokens."""
     mask_rate: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15
     """Share of an example's tokens that are predicted; masked_lm."""
     whole_words: bool = False

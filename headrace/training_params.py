@@ -8,6 +8,8 @@ from headrace.optimizer_params import OptimizerParams
 from headrace.schedule_params import Schedule
 from headrace.sections import NonNegativeInt, PositiveInt, Section
 
+Scale = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+
 
 class PhaseParams(Section):
     sequence_length: Annotated[int, Field(ge=8)]
@@ -35,6 +37,27 @@ class PhaseParams(Section):
         return value
 
 
+class LossScaleParams(Section):
+    dynamic: bool = True
+    """Halve the scale and skip the step when a gradient overflows, double it after growth_steps good steps; false: it never
+    changes, and an overflow stops the run."""
+    initial: Scale = 2.0**15
+    """The scale of the first step."""
+    growth_steps: PositiveInt = 2000
+    min: Scale = 2.0**-14
+    """An overflow at this scale stops the run."""
+    max: Scale = 2.0**15
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "LossScaleParams":
+        if self.dynamic and not self.min <= self.initial <= self.max:
+            raise ValueError(
+                f"training.loss_scale.initial = {self.initial:g} should be between training.loss_scale.min = {self.min:g} and "
+                f"training.loss_scale.max = {self.max:g}"
+            )
+        return self
+
+
 class TrainingParams(Section):
     phases: Annotated[list[PhaseParams], Field(min_length=1)]
     learning_rate: Schedule | None = None
@@ -42,6 +65,8 @@ class TrainingParams(Section):
     schedule_clock: Literal["in_sequence", "global_step"] = "in_sequence"
     """A list of schedules: each piece counts from its own start (in_sequence) or from the schedule's (global_step)."""
     optimizer: OptimizerParams = OptimizerParams()
+    loss_scale: LossScaleParams = LossScaleParams()
+    """In effect where device.precision is fp16."""
     microbatch_tokens: PositiveInt | None = None
     """Most token slots (padding included) that go through the model at once; default: chosen from the device."""
     input_workers: NonNegativeInt = 1

@@ -363,3 +363,22 @@ def test_the_configs_in_the_repository_are_valid():
     for path in configs:
         params = load_params(path)
         assert validate_params(params.model_dump(mode="json")) == params
+
+
+def test_loss_scale_is_in_order_and_gradients_are_clipped_once():
+    assert "training.loss_scale.initial = 65536 should be between" in message(
+        changed("training.loss_scale", {"initial": 65536})
+    )
+    assert validate_params(changed("training.loss_scale", {"dynamic": False, "initial": 128.0}))
+    told = message(changed("training.optimizer", {"max_gradient_value": 1.0}))
+    assert told.startswith(
+        "training.optimizer.max_gradient_value = 1 and training.optimizer.max_gradient_norm = 1 exclude"
+    )
+    assert validate_params(changed("training.optimizer", {"max_gradient_value": 1.0, "max_gradient_norm": None}))
+
+
+def test_initial_distributions_may_stand_beside_a_config():
+    model = {"config": {"model_type": "bert"}, "initial": {"embeddings": {"kind": "normal", "std": 0.1}}}
+    assert validate_params(changed("model", model)).model.initial.embeddings.std == 0.1
+    told = message(changed("model", {"initial": {"matrices": {"kind": "normal"}}}))
+    assert "should have either std or scale" in told and told.startswith("model.initial.matrices")

@@ -9,6 +9,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from headrace import schedule_params
+from headrace.model_params import DistributionParams
 from headrace.params import Params
 from headrace.sections import Section
 
@@ -33,6 +34,8 @@ def reference() -> str:
         schedule_params.PiecewiseSchedule,
     ):
         lines += _table(f"kind: {model.model_fields['kind'].default}", model)
+    lines += ["", "# Distributions"]
+    lines += _table("of initial weights", DistributionParams)
     return "\n".join(lines) + "\n"
 
 
@@ -64,7 +67,10 @@ def _inner(annotation: Any) -> type[BaseModel] | None:
     annotation = _bare(annotation)
     if get_origin(annotation) is list:
         annotation = get_args(annotation)[0]
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if get_origin(annotation) in (Union, types.UnionType):  # a section that may be left out
+        sections = [each for each in get_args(annotation) if each is not type(None)]
+        annotation = sections[0] if len(sections) == 1 else annotation
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel) and annotation is not DistributionParams:
         return annotation if issubclass(annotation, Section) else None
     return None
 
@@ -73,6 +79,8 @@ def _type(annotation: Any) -> str:
     if "Schedule" in str(annotation):
         return "learning rate"
     annotation = _bare(annotation)
+    if annotation is DistributionParams:
+        return "distribution"
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return " or ".join(f"`{value}`" for value in arguments)

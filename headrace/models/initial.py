@@ -9,13 +9,18 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headrace.errors import UserError
+from headrace.model_params import InitialParams
+from headrace.models.distributions import distribution_of, draw
 from headrace.models.segments import Segment
 from headrace.text.random import key
 
 
 @torch.no_grad()
-def initial_weights(model: PreTrainedModel, segments: Sequence[Segment], i: int, seed: int) -> dict[str, Tensor]:
-    """New weights of what segment i owns, by the model's own rule, in fp32 on the CPU; the model stays as it is."""
+def initial_weights(
+    model: PreTrainedModel, segments: Sequence[Segment], i: int, seed: int, initial: InitialParams | None = None
+) -> dict[str, Tensor]:
+    """New weights of what segment i owns, in fp32 on the CPU; the model stays as it is. By the model's own rule, or where
+    initial has a distribution, from that."""
     segment = segments[i]
     with torch.random.fork_rng(devices=[]), _room_for(model, segment):
         torch.manual_seed(key("weights", seed, segment.name))
@@ -23,7 +28,15 @@ def initial_weights(model: PreTrainedModel, segments: Sequence[Segment], i: int,
             model.get_submodule(path).apply(model._init_weights)
         if not segment.modules:
             raise UserError(f"{type(model).__name__}: no rule for the first values of {', '.join(segment.parameters)}")
-        return {name: parameter.data for name, parameter in segment.parameters.items()}
+        weights = {name: parameter.data for name, parameter in segment.parameters.items()}
+    if initial is None:
+        return weights
+    for name in weights:
+        module = model.get_submodule(name.rpartition(".")[0])
+        given = distribution_of(name, weights[name], module, model.config.model_type, initial)
+        if given is not None:
+            weights[name] = draw(given, name, weights[name].shape, module, seed)
+    return weights
 
 
 @contextmanager

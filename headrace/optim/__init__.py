@@ -10,6 +10,7 @@ from headrace.optim.clip import clip_coefficient as clip_coefficient
 from headrace.optim.clip import global_norm as global_norm
 from headrace.optim.clip import join_norms as join_norms
 from headrace.optim.clip import tensor_norms as tensor_norms
+from headrace.optim.clip_value import ClipByValue as ClipByValue
 from headrace.optim.describe import describe as describe
 from headrace.optim.loss_scale import LossScale as LossScale
 from headrace.optim.rule import Rule as Rule

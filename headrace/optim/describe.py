@@ -6,6 +6,7 @@ from headrace.optim.adafactor import Adafactor
 from headrace.optim.adamw import AdamW
 from headrace.optim.adamw_8bit import AdamW8bit
 from headrace.optim.adamw_split import SplitAdamW
+from headrace.optim.clip_value import ClipByValue
 from headrace.optim.rule import Rule
 from headrace.optim.sgd import SGD
 
@@ -14,6 +15,8 @@ def describe(rule: Rule) -> str:
     """Its name and state format, the same for all constants that may change while a run goes on. Snapshots hold these
     words, and those of another rule are refused by them."""
     match rule:
+        case ClipByValue():
+            return describe(rule.rule)
         case AdamW():
             return "AdamW (exact)"
         case SplitAdamW():

@@ -6,7 +6,8 @@ Leaves: the learning rate of that update, a float. Nothing is remembered, so res
     step     0 ........ 9,999 | 10,000 ................ 909,999 | 910,000 ...
     piece    linear 0 -> 1e-4 | linear 1e-4 -> 0, 900,000 steps | its end value, for ever
 
-A piece of n steps that starts at step a is active in [a, a + n). What its formula sees is chosen by `evaluated`:
+A piece that lasts n steps (its `lasts`, else its `steps`) and starts at step a is active in [a, a + n). What its formula sees
+is chosen by `evaluated`:
 in_sequence   the step since its start, step - a: pieces join where they say they do;
 global_step   the step itself, as in Google's BERT (optimization.py), whose decay counts the warm-up's steps: linear
               0 -> 1e-4 in 10,000 steps, then linear 1e-4 -> 0 in 1,000,000, starts its decay at 0.99e-4.
@@ -26,6 +27,7 @@ from headrace.schedule_params import (
     PiecewiseSchedule,
     PolynomialSchedule,
     Schedule,
+    duration,
 )
 
 Piece = (
@@ -42,7 +44,7 @@ def learning_rate(
         return float(schedule)
     pieces: Sequence[Piece] = schedule if isinstance(schedule, Sequence) else (schedule,)
     assert pieces and all(piece.steps for piece in pieces[:-1]), f"all pieces but the last need steps: {pieces}"
-    starts = list(accumulate((piece.steps or 0 for piece in pieces[:-1]), initial=0))
+    starts = list(accumulate((duration(piece) or 0 for piece in pieces[:-1]), initial=0))
     i = bisect_right(starts, step) - 1
     piece, start = pieces[i], starts[i]
     if piece.steps is not None and not (isinstance(piece, PolynomialSchedule) and piece.cycle):

@@ -93,6 +93,8 @@ def batch_rule(
         microbatch_tokens,
         params.task.isolate_documents,
         model_config(params.model).hidden_size,
+        loss_per_example=params.task.loss_per == "example",
+        loss_weight=params.task.loss_weight,
     )
 
 
@@ -112,13 +114,13 @@ def training_loss(
 
     def head(hidden: Tensor, targets: Tensor, target_ids: Tensor) -> tuple[Tensor, Tensor]:
         nll = summed_nll(_head_of(model), hidden.index_select(0, targets), target_ids)
-        return nll / max(batch.num_targets, 1), nll.detach()[None]
+        return nll / batch.target_divisor, nll.detach()[None]
 
     return run_head(head, *_encode(model, microbatch, device))
 
 
 def losses(sums: Sequence[float], batch: Batch) -> dict[str, float | None]:
-    return {"next_token_loss": sums[0] / max(batch.num_targets, 1)}
+    return {"next_token_loss": sums[0] / batch.target_divisor}
 
 
 def evaluation_sums(

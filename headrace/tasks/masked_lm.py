@@ -78,6 +78,8 @@ def batch_rule(
         packing=phase.packing if phase is not None else None,
         buckets=tuple(phase.buckets) if phase is not None and phase.buckets else None,
         hidden_size=model_config(params.model).hidden_size,
+        loss_per_example=params.task.loss_per == "example",
+        loss_weight=params.task.loss_weight,
     )
 
 
@@ -92,12 +94,18 @@ def config(params: Params, vocabulary: Vocabulary | None) -> PretrainedConfig:
 
 def new_model(config: PretrainedConfig) -> BertForPreTraining:
     assert isinstance(config, BertConfig)
-    return BertForPreTraining(config)
+    model = BertForPreTraining(config)
+    if config.type_vocab_size == 1:  # as for padding: transformers makes this row zero, and torch gives it no gradient
+        model.bert.embeddings.token_type_embeddings.padding_idx = 0
+    return model
 
 
 def freeze_unused(model: BertForPreTraining, params: Params) -> None:
-    """Without pairs the pooler and the next-sentence head get no gradient, so they keep their initial weights."""
+    """Without pairs the pooler and the next-sentence head get no gradient, so they keep their initial weights; a single
+    segment says nothing, so its row stays zero."""
     assert model.bert.pooler is not None
+    if model.config.type_vocab_size == 1:
+        model.bert.embeddings.token_type_embeddings.requires_grad_(False)
     for module in (model.bert.pooler, model.cls.seq_relationship):
         module.requires_grad_(params.task.examples == "sentence_pairs")
 
@@ -132,7 +140,7 @@ def training_loss(
         masked_logits, pair_logits = _logits(model, hidden, targets, firsts, len(labels))
         total = sums(Outputs(masked_logits, pair_logits, target_ids, labels))
         nlls = torch.stack([total.masked_nll.detach(), total.pair_nll.detach()])
-        return loss(total, batch.num_targets, batch.num_pairs), nlls
+        return loss(total, batch.target_divisor, batch.num_pairs), nlls
 
     return run_head(head, hidden, targets, target_ids, firsts, labels)
 
@@ -140,7 +148,7 @@ def training_loss(
 def losses(sums: Sequence[float], batch: Batch) -> dict[str, float | None]:
     masked_nll, pair_nll = sums
     return {
-        "masked_lm_loss": masked_nll / max(batch.num_targets, 1),
+        "masked_lm_loss": masked_nll / batch.target_divisor,
         "next_sentence_loss": pair_nll / batch.num_pairs if batch.num_pairs else None,
     }
 
@@ -238,6 +246,7 @@ def sums(outputs: Outputs) -> Sums:
     return Sums(masked_nll, pair_nll, len(outputs.target_ids), len(outputs.pair_labels))
 
 
-def loss(total: Sums, num_targets: int, num_pairs: int) -> Tensor:
-    """This microbatch's share of the batch's loss: mean over predicted tokens plus mean over pairs of the whole batch."""
-    return total.masked_nll / max(num_targets, 1) + total.pair_nll / max(num_pairs, 1)
+def loss(total: Sums, target_divisor: float, num_pairs: int) -> Tensor:
+    """This microbatch's share of the batch's loss: predicted tokens' over what the batch divides them by (their number, unless
+    task.loss_per and loss_weight say otherwise) plus the mean over pairs of the whole batch."""
+    return total.masked_nll / target_divisor + total.pair_nll / max(num_pairs, 1)

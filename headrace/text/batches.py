@@ -57,6 +57,14 @@ class Batch:
     num_pairs: int
     sum_squared_lengths: int  # over examples: what attention costs
     digest: int  # CRC-32 of inputs and targets: equal digests = equal batches
+    loss_per_example: bool = False  # task.loss_per
+    loss_weight: float = 1.0  # task.loss_weight
+
+    @property
+    def target_divisor(self) -> float:
+        """What the summed loss of predicted tokens is divided by: their number, or the examples', over the weight."""
+        count = max(self.num_examples if self.loss_per_example else self.num_targets, 1)
+        return count if self.loss_weight == 1.0 else count / self.loss_weight
 
     @property
     def num_tokens(self) -> int:
@@ -80,6 +88,8 @@ class BatchRule:
     packing: bool | None  # None: per batch, whichever costs less
     buckets: tuple[int, ...] | None
     hidden_size: int = 256  # of the model: tells what attention costs beside the rest
+    loss_per_example: bool = False
+    loss_weight: float = 1.0
 
     def batch(self, shards: Sequence[Shard], spans: Sequence[np.ndarray], keys: Sequence[int]) -> Batch:
         return make_batch(shards, spans, keys, self)
@@ -137,6 +147,8 @@ def make_batch(shards: Sequence[Shard], spans: Sequence[np.ndarray], keys: Seque
         num_pairs=int((labels != NO_LABEL).sum()),
         sum_squared_lengths=int((lengths**2).sum()),
         digest=zlib.crc32(masked.target_ids.tobytes(), zlib.crc32(masked.input_ids.tobytes())),
+        loss_per_example=rule.loss_per_example,
+        loss_weight=rule.loss_weight,
     )
 
 

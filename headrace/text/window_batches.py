@@ -22,6 +22,8 @@ class WindowBatchRule:
     isolate_documents: bool  # number the documents of a row apart and restart positions in each
     hidden_size: int
     buckets: None = None
+    loss_per_example: bool = False
+    loss_weight: float = 1.0
 
     def batch(self, shards: Sequence[Shard], spans: Sequence[np.ndarray], keys: Sequence[int]) -> Batch:
         """One optimizer batch; spans: the pieces of each window, see `headrace.text.token_windows`."""
@@ -40,6 +42,8 @@ class WindowBatchRule:
             num_pairs=0,
             sum_squared_lengths=sum(n * n for n in seen),
             digest=digest,
+            loss_per_example=self.loss_per_example,
+            loss_weight=self.loss_weight,
         )
 
 

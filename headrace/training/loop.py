@@ -54,7 +54,7 @@ def train(params: Params, run: RunFolder, tokens: TokenFolder, vocabulary: Vocab
     check_enough_documents(tokens.shards("train"), params.task.examples)
     precision = choose_precision(params)
     trainable = build_trainable(params, vocabulary, precision, run, initialize=not list_checkpoints(run))
-    state = resume(params, run, trainable.store) or TrainingState(loss_scale=initial_loss_scale(precision))
+    state = resume(params, run, trainable.store) or TrainingState(loss_scale=initial_loss_scale(params, precision))
     peak = measured_gemm_flops(precision.device.type, precision.compute_dtype)
     say(
         f"Training {trainable.store.num_parameters:,} trainable parameters on {precision.device.type} in "

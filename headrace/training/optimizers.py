@@ -11,7 +11,7 @@ from headrace.optim import SGD as SGDRule
 from headrace.optim import Adafactor as AdafactorRule
 from headrace.optim import AdamW as AdamWRule
 from headrace.optim import AdamW8bit as AdamW8bitRule
-from headrace.optim import Rule, SplitAdamW, describe
+from headrace.optim import ClipByValue, Rule, SplitAdamW, describe
 from headrace.params import Params
 
 LearningRate = float | Callable[[int], float]
@@ -93,7 +93,12 @@ def SGD(
 
 
 def update_rule(params: Params) -> Rule:
-    """The rule of training.optimizer; its learning rate and clipping are the loop's."""
+    """The rule of training.optimizer; its learning rate and clipping by norm are the loop's."""
+    rule, value = _plain_rule(params), params.training.optimizer.max_gradient_value
+    return ClipByValue(rule, value) if value is not None else rule
+
+
+def _plain_rule(params: Params) -> Rule:
     optimizer = params.training.optimizer
     adam = (optimizer.betas, optimizer.eps, optimizer.weight_decay, optimizer.bias_correction)
     match optimizer.kind:
@@ -116,6 +121,8 @@ def describe_optimizer(params: Params) -> str:
     optimizer = params.training.optimizer
     if optimizer.max_gradient_norm is not None:
         clipping = f"global norm clipped to {optimizer.max_gradient_norm:g}"
+    elif optimizer.max_gradient_value is not None:
+        clipping = f"gradients cut at +-{optimizer.max_gradient_value:g}; segments on disk are updated in backward"
     else:
         clipping = "no global norm; segments on disk are updated in backward"
     return f"{describe(update_rule(params))}, {clipping}"

@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace.errors import UserError
 from headrace.optimizer_params import OptimizerParams
-from headrace.params import Params
+from headrace.params import Params, TaskParams
 from headrace.progress import say
 from headrace.run_folder import RunFolder
 from headrace.store.snapshot import read_snapshot
@@ -44,6 +44,7 @@ def _compare(before: dict[str, Any], now: dict[str, Any], checkpoint: str, state
     # Keys it lacks are newer than it, and had their defaults.
     optimizer_before = OptimizerParams.model_validate(before["training"]["optimizer"])
     before["training"]["optimizer"] = optimizer_before.model_dump(mode="json")
+    before["task"] = TaskParams.model_validate(before["task"]).model_dump(mode="json")
     for key in ("kind", "weights"):  # decides the form of the state; what else differs follows from it
         a, b = before["training"]["optimizer"][key], now["training"]["optimizer"][key]
         if a != b:
@@ -55,7 +56,7 @@ def _compare(before: dict[str, Any], now: dict[str, Any], checkpoint: str, state
     changed: list[str] = []
 
     def judge(path: str, a: Any, b: Any) -> None:
-        if ".learning_rate" in path or path.endswith(".max_gradient_norm"):
+        if ".learning_rate" in path or path.endswith((".max_gradient_norm", ".max_gradient_value")):
             say(f"From step {state.step} on: {path} was {a!r}, now {b!r}")
         else:
             changed.append(f"{path} was {a!r}, now {b!r}")

@@ -74,7 +74,7 @@ def build_trainable(
         seed=params.run.seed,
     )
     for i in range(len(segments) if initialize else 0):
-        store.fill(i, initial_weights(model, segments, i, params.run.seed))
+        store.fill(i, initial_weights(model, segments, i, params.run.seed, params.model.initial))
     policies: list[Policy] = plan.policies if plan is not None else ["keep"] * len(segments)
     streaming = Streaming(
         segments,
@@ -102,5 +102,10 @@ def check_model(params: Params) -> None:
             )
 
 
-def initial_loss_scale(precision: Precision) -> LossScale:
-    return LossScale() if precision.dtype is torch.float16 else LossScale.static(1.0)
+def initial_loss_scale(params: Params, precision: Precision) -> LossScale:
+    given = params.training.loss_scale
+    if precision.dtype is not torch.float16:
+        return LossScale.static(1.0)
+    if not given.dynamic:
+        return LossScale.static(given.initial)
+    return LossScale(given.initial, growth_steps=given.growth_steps, min_scale=given.min, max_scale=given.max)

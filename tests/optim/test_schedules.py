@@ -233,3 +233,11 @@ def test_every_field_documents_itself():
         ConstantSchedule,
     ):
         assert [n for n, f in model.model_fields.items() if not f.description] == ["kind"]
+
+
+def test_lasts_is_when_the_next_begins():
+    pieces = [CosineSchedule(start=1.0, end=0.0, steps=100, lasts=50), ConstantSchedule(value=7.0)]
+    assert learning_rate(pieces, 49) == pytest.approx(0.5 * (1 + math.cos(math.pi * 0.49)), rel=1e-12)
+    assert learning_rate(pieces, 50) == 7.0
+    held = [LinearSchedule(start=0.0, end=1.0, steps=10, lasts=20), ConstantSchedule(value=7.0)]
+    assert [learning_rate(held, s) for s in (5, 10, 19, 20)] == [0.5, 1.0, 1.0, 7.0]

@@ -186,3 +186,23 @@ def test_max_predictions_default_is_the_mask_rate_rounded_up(setting, prepared):
         for length, given in ((128, None), (512, phase), (128, phase.model_copy(update={"max_predictions": 5})))
     ]
     assert [rule.mask.max_predictions for rule in rules] == [20, 77, 5]
+
+
+def test_loss_weights_scale_the_losses_and_their_gradients(setting):
+    """loss_per and loss_weight are a factor of the masked loss alone; the default divides by targets."""
+    plain = setting.batch()
+    other = setting.batch(loss_per_example=True, loss_weight=0.25)
+    factor = plain.num_targets / plain.num_examples * 0.25
+    assert other.target_divisor == plain.num_examples / 0.25 and plain.target_divisor == plain.num_targets
+    for batch, weight in ((plain, 1.0), (other, factor)):
+        found = masked_lm.losses([12.0, 6.0], batch)
+        assert found["masked_lm_loss"] == pytest.approx(12.0 / plain.num_targets * weight, rel=1e-12)
+        assert found["next_sentence_loss"] == (6.0 / batch.num_pairs if batch.num_pairs else None)
+    losses = []
+    for batch in (plain, other):
+        total = [masked_lm.training_loss(setting.model, m, CPU.device, batch) for m in batch.microbatches]
+        nlls = torch.stack([each for _, each in total]).double().sum(0).tolist()
+        share = sum(loss.item() for loss, _ in total)
+        assert share == pytest.approx(sum(v for v in masked_lm.losses(nlls, batch).values() if v is not None), rel=1e-5)
+        losses.append(share)
+    assert losses[0] != losses[1]
