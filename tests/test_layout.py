@@ -26,8 +26,8 @@ ORDER = [
     "evaluation",
     "training",
     "report",
-    "cli",
     "modelzoo",
+    "cli",
 ]
 PACKAGE = Path(__file__).resolve().parents[1] / "headrace"
 
@@ -54,3 +54,8 @@ def test_records_need_the_text_package_only():
     """Whoever reads the Model Zoo's records elsewhere needs neither models nor training."""
     found = {name for path in (PACKAGE / "modelzoo" / "records").glob("*.py") for name in imports(path)}
     assert found <= {"errors", "text", "modelzoo"}
+
+
+def test_only_the_command_line_knows_the_model_zoo():
+    outside = [path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in ("modelzoo", "cli")]
+    assert not [path for path in outside if "modelzoo" in imports(path)]

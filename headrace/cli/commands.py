@@ -107,6 +107,18 @@ def generate(
 
 
 @app.command()
+def convert(
+    params: Annotated[Path, typer.Argument(metavar="P.yaml", help="A params file of the Cerebras Model Zoo.")],
+    overrides: Overrides = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT.yaml", help="Write there.")] = None,
+) -> None:
+    """Translate a Cerebras Model Zoo params file, of any generation, into ours; each value with where it comes from."""
+    from headrace.cli.convert_stage import convert_stage
+
+    convert_stage(params, overrides or (), output)
+
+
+@app.command()
 def params() -> None:
     """Print every key of the params: type, default, meaning."""
     from headrace.cli.reference import reference
