@@ -59,3 +59,11 @@ def test_records_need_the_text_package_only():
 def test_only_the_command_line_knows_the_model_zoo():
     outside = [path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in ("modelzoo", "cli")]
     assert not [path for path in outside if "modelzoo" in imports(path)]
+
+
+def test_records_are_created_without_models_or_training():
+    """Nor do the records know who creates them."""
+    creating = [PACKAGE / "modelzoo/create_tfrecords.py", *(PACKAGE / "modelzoo/create").glob("*.py")]
+    assert {name for path in creating for name in imports(path)} <= {"errors", "progress", "text", "modelzoo"}
+    reading = (PACKAGE / "modelzoo" / "records").glob("*.py")
+    assert not [path for path in reading if "modelzoo.create" in path.read_text("utf-8")]
