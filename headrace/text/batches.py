@@ -181,20 +181,21 @@ def split_rows(row_lengths: np.ndarray, rule: RowRule) -> tuple[list[tuple[int, 
     """
     n = len(row_lengths)
     best = np.zeros(n + 1)  # best[k]: cost of the first k rows
-    cut = np.zeros(n + 1, np.int64)
+    cut = [0] * (n + 1)
+    counts = np.arange(n, 0, -1)  # rows of the last microbatch, by where it may begin
+    lengths = row_lengths.tolist()
     for stop in range(1, n + 1):
-        padded = padded_length(int(row_lengths[stop - 1]), rule)
-        most_rows = max(1, rule.microbatch_tokens // padded)
-        starts = np.arange(max(0, stop - most_rows), stop)
+        padded = padded_length(lengths[stop - 1], rule)
+        first = max(0, stop - max(1, rule.microbatch_tokens // padded))
         slot_cost = 1 + padded / (2 * rule.hidden_size)
-        cost = best[starts] + (stop - starts) * padded * slot_cost + MICROBATCH_COST_TOKENS
-        choice = int(np.argmin(cost))
-        best[stop], cut[stop] = cost[choice], starts[choice]
+        cost = best[first:stop] + counts[n - stop + first :] * (padded * slot_cost)
+        choice = int(cost.argmin())
+        best[stop], cut[stop] = cost[choice] + MICROBATCH_COST_TOKENS, first + choice
     bounds = []
     stop = n
     while stop:
-        bounds.append((int(cut[stop]), stop))
-        stop = int(cut[stop])
+        bounds.append((cut[stop], stop))
+        stop = cut[stop]
     return bounds[::-1], float(best[n])
 
 
