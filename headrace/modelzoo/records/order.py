@@ -14,22 +14,29 @@ _NUM_ROUNDS = 8
 
 def shuffled(places: np.ndarray, size: int, key_: int) -> np.ndarray:
     """The permutation of range(size) that belongs to a key, at places (N,): int64 (N,)."""
-    half = np.uint64(max(1, (max(size - 1, 1).bit_length() + 1) // 2))
-    out = _scramble(places.astype(np.uint64), half, key_)
+    num_bits = max(2, (size - 1).bit_length())
+    out = _scramble(places.astype(np.uint64), num_bits, key_)
     outside = np.flatnonzero(out >= size)
     while len(outside):
-        out[outside] = _scramble(out[outside], half, key_)
-        outside = outside[out[outside] >= size]
+        again = _scramble(out[outside], num_bits, key_)
+        out[outside] = again
+        outside = outside[again >= size]
     return out.astype(np.int64)
 
 
-def _scramble(x: np.ndarray, half: np.uint64, key_: int) -> np.ndarray:
-    """A permutation of range(2^(2 half))."""
-    low_bits = (np.uint64(1) << half) - np.uint64(1)
-    left, right = x >> half, x & low_bits
+def _scramble(x: np.ndarray, num_bits: int, key_: int) -> np.ndarray:
+    """A permutation of range(2^num_bits). The halves change places each round, and with them their widths."""
+    left_bits, right_bits = num_bits - num_bits // 2, num_bits // 2
+    left, right = x >> np.uint64(right_bits), x & _ones(right_bits)
     for k in range(_NUM_ROUNDS):
-        left, right = right, left ^ (bits(key_, right + (np.uint64(k) << np.uint64(40))) & low_bits)
-    return left << half | right
+        noise = bits(key_, right + (np.uint64(k) << np.uint64(40)))
+        left, right = right, left ^ (noise & _ones(left_bits))
+        left_bits, right_bits = right_bits, left_bits
+    return left << np.uint64(right_bits) | right
+
+
+def _ones(num_bits: int) -> np.uint64:
+    return np.uint64((1 << num_bits) - 1)
 
 
 def record_numbers(places: np.ndarray, size: int, *, seed: int, phase: str, epoch: int, shuffle: bool) -> np.ndarray:

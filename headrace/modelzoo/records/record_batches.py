@@ -13,11 +13,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headrace.modelzoo.records.layouts import SEQUENCE_COLUMN
 from headrace.modelzoo.records.order import record_keys, record_numbers
 from headrace.modelzoo.records.record_set import RecordSet
 from headrace.text.batches import Batch, Microbatch, padded_length, split_rows
 from headrace.text.examples import NO_LABEL, Cursor
 from headrace.text.masking import MaskRule, mask
+
+READ_SLOTS = 1 << 17
+"""How many token slots are read at once, for several batches if they are small: decoding has a fixed cost a call."""
 
 
 @dataclass(frozen=True)
@@ -179,21 +183,24 @@ def batches_from(
 
     The order is endless: batch k is the places [k B, (k + 1) B) of it, epoch after epoch, and worker k mod num_workers
     makes it. Place p of epoch e is the same record with the same masks for any number of workers. Raises InputError."""
-    size = len(records)
-    for k in range(num_batches):
-        first = cursor.offset + k * batch_size
-        if k % num_workers != worker:
-            continue
-        places = np.arange(first, first + batch_size)
-        parts = []
-        for epoch in range(first // size, (first + batch_size - 1) // size + 1):
-            inside = places[places // size == epoch] % size
+    size, mine = len(records), range(worker, num_batches, num_workers)
+    group = max(1, READ_SLOTS // (batch_size * records.columns[SEQUENCE_COLUMN].length))
+    for first in range(0, len(mine), group):
+        chosen = mine[first : first + group]
+        starts = cursor.offset + batch_size * np.array(chosen)
+        places = (starts[:, None] + np.arange(batch_size)).ravel()
+        numbers, keys = np.empty(len(places), np.int64), np.empty(len(places), np.uint64)
+        for epoch in np.unique(places // size).tolist():
+            now = places // size == epoch
             which = {"seed": seed, "phase": phase, "epoch": cursor.epoch + epoch}
-            parts.append((record_numbers(inside, size, shuffle=shuffle, **which), record_keys(inside, **which)))
-        numbers, keys = (np.concatenate(part) for part in zip(*parts, strict=True))
-        after = first + batch_size
-        batch = batch_of_records(records.read(numbers), keys, rule)
-        yield batch, Cursor(cursor.epoch + after // size, 0, after % size)
+            numbers[now] = record_numbers(places[now] % size, size, shuffle=shuffle, **which)
+            keys[now] = record_keys(places[now] % size, **which)
+        arrays = records.read(numbers)
+        for k, start in enumerate(starts.tolist()):
+            rows = slice(k * batch_size, (k + 1) * batch_size)
+            batch = batch_of_records({name: values[rows] for name, values in arrays.items()}, keys[rows], rule)
+            after = start + batch_size
+            yield batch, Cursor(cursor.epoch + after // size, 0, after % size)
 
 
 def every_batch(records: RecordSet, rule: RecordBatchRule, batch_size: int) -> Iterator[Batch]:

@@ -214,5 +214,7 @@ def read_at(path: Path, descriptor: int, offsets: np.ndarray, number: int) -> by
     """The payload of one record of an open uncompressed file, checked again. Raises InputError."""
     offset, after = int(offsets[number]), int(offsets[number + 1])
     framed = os.pread(descriptor, after - offset, offset)
-    size = _checked_size(path, number, offset, framed[:HEADER_BYTES])
+    size = after - offset - HEADER_BYTES - FOOTER_BYTES
+    if framed[:8] != _LENGTH.pack(size):
+        raise damaged(path, number, offset, "the file is another one than when it was opened")
     return _checked_payload(path, number, offset, framed[HEADER_BYTES:], size)
