@@ -1,5 +1,6 @@
 """The CSV records: literals are parsed and never run, and every damage is named with its row."""
 
+import ast
 import csv
 import random
 import zlib
@@ -120,6 +121,8 @@ def test_code_in_a_cell_is_not_run(tmp_path):
         ("[True]", "not a list of numbers"),
         ("np.zeros(3)", "not a list of numbers"),
         ("[np.int32(__import__)]", "not a list of numbers"),
+        ("[np.int32(1), 2]", "not a list of numbers"),
+        ("[np.int32(1), np.int32(2]", "not a list of numbers"),
         ("(" * 5000, "not a list of numbers"),
         ("[" * 100_000, "not a list of numbers"),
         ("'\\", "not a list of numbers"),
@@ -130,6 +133,36 @@ def test_cells_that_are_no_lists(cell, words):
     line = '"' + cell.replace('"', '""') + '"\r\n'
     with pytest.raises(CellError, match=words):
         parse_row(line.encode(), ["input_ids"])
+
+
+def test_token_lists_read_as_python_reads_them():
+    """Lists with any characters, and lists broken at random: the same value, or refused where it is no list of strings."""
+    draw = random.Random(0)
+
+    def read(cell):
+        try:
+            return parse_row('"{}"'.format(cell.replace('"', '""')).encode(), ["tokens"])["tokens"]
+        except CellError:
+            return None
+
+    for _ in range(2000):
+        tokens = ["".join(draw.choices("'\"\\,パa[] #\n", k=draw.randrange(5))) for _ in range(draw.randrange(6))]
+        assert read(repr(tokens)) == tokens
+    num_refused = 0
+    for _ in range(5000):
+        cell = (
+            "["
+            + "".join(draw.choices(["'", '"', ", ", "a", "\\\\", ",", "'a'", '"b"', " "], k=draw.randrange(8)))
+            + "]"
+        )
+        try:
+            value = ast.literal_eval(cell)
+        except (ValueError, SyntaxError):
+            value = None
+        expected = value if isinstance(value, list) and all(isinstance(item, str) for item in value) else None
+        assert read(cell) == expected, cell
+        num_refused += expected is None
+    assert 1000 < num_refused < 4900
 
 
 def test_a_cell_longer_than_the_csv_modules_limit():

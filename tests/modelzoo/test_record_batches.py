@@ -1,10 +1,14 @@
 """Batches of records give the losses that the plain transformers models give on the arrays of the files."""
 
+import gc
+import gzip
+
 import numpy as np
 import pytest
 import torch
 from record_files import CLS, MASK, SEP, VOCABULARY_SIZE, bert_arrays, gpt_arrays, write
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from transformers import BertConfig, BertForPreTraining, GPT2Config, GPT2LMHeadModel
 
 from headrace.modelzoo.records.record_batches import RecordBatchRule, batch_of_records, batches_from, every_batch
@@ -208,6 +212,31 @@ def test_workers_share_the_batches_without_overlap(records, num_workers):
     for worker in range(num_workers):
         mine = stream(records, 12, worker=worker, num_workers=num_workers)
         assert [batch.digest for batch, _ in mine] == whole[worker::num_workers]
+
+
+class Stream(IterableDataset):
+    def __init__(self, records):
+        self.records = records
+
+    def __iter__(self):
+        info = get_worker_info()
+        assert info is not None
+        for batch, _ in stream(self.records, 11, worker=info.id, num_workers=info.num_workers):
+            yield batch.digest
+
+
+def test_worker_processes_read_an_unpacked_file(tmp_path):
+    """A gzip set is unpacked once for all workers, and stays until the set is let go."""
+    path = write(tmp_path / "x.tfrecords", bert_arrays(40))
+    path.write_bytes(gzip.compress(path.read_bytes()))
+    (tmp_path / "unpacked").mkdir()
+    opened = open_records(path, unpack_folder=tmp_path / "unpacked")
+    whole = [batch.digest for batch, _ in stream(opened, 11)]
+    loader = DataLoader(Stream(opened), batch_size=None, num_workers=2)
+    assert list(loader) == whole and list(loader) == whole
+    del opened, loader
+    gc.collect()
+    assert not list((tmp_path / "unpacked").iterdir())
 
 
 def test_evaluation_takes_every_record_in_file_order(records):

@@ -21,8 +21,14 @@ import numpy as np
 
 from headrace.errors import InputError
 
+MAX_ROW_BYTES = 1 << 26
+"""A row above this is refused: a quote that is lost joins rows."""
+
 _CHUNK_BYTES = 1 << 20
-_NUMPY_SCALAR = re.compile(r"np\.(?:u?int|float)\d+\(([-+.\deE]+)\)")
+_NUMPY_SCALAR = re.compile(r"\[(np\.(?:u?int|float)\d+\()")
+_STRING = r"""(?:'([^'\\]*)'|"([^"\\]*)")"""
+_ANY_STRING = re.compile(_STRING)
+_STRING_LIST = re.compile(rf"\[(?:{_STRING}(?:, {_STRING})*)?\]")
 _SCALARS = ("is_random_next", "next_sentence_label")
 _FLOATS = ("masked_lm_weights",)
 
@@ -34,7 +40,8 @@ class CellError(ValueError):
 def row_offsets(path: Path) -> np.ndarray:
     """Where the n rows behind the header begin, and where the last one ends, int64 (n + 1,); memory holds a block.
 
-    Empty lines are no rows. Raises InputError when the file ends inside a quoted cell."""
+    Empty lines are no rows. Raises InputError when the file ends inside a quoted cell or a row is beyond
+    all measure."""
     starts, at, num_quotes, start = array("q"), 0, 0, 0
     with path.open("rb") as file:
         while block := file.read(_CHUNK_BYTES):
@@ -53,7 +60,14 @@ def row_offsets(path: Path) -> np.ndarray:
     if start < at:
         starts.append(start)
     starts.append(at)
-    return _without_empty_lines(path, np.array(starts, np.int64))[1:]
+    offsets = _without_empty_lines(path, np.array(starts, np.int64))
+    if len(offsets) > 1 and (sizes := np.diff(offsets)).max() > MAX_ROW_BYTES:
+        k = int(sizes.argmax())
+        raise InputError(
+            f"{path}: record {max(0, k - 1)} at byte {offsets[k]:,} is damaged: it has {sizes[k]:,} bytes, and "
+            f"{MAX_ROW_BYTES:,} are allowed; is a quote missing?"
+        )
+    return offsets[1:]
 
 
 def _without_empty_lines(path: Path, starts: np.ndarray) -> np.ndarray:
@@ -107,14 +121,22 @@ def _literal(name: str, cell: str) -> Any:
     nothing is ever called."""
     if cell in ("True", "False"):
         return cell == "True"
-    if cell.startswith("[np."):
-        cell = _NUMPY_SCALAR.sub(r"\1", cell)
+    if scalar := _NUMPY_SCALAR.match(cell):
+        plain = cell.replace(scalar[1], "").replace(")", "")
+        if cell.count(scalar[1]) == cell.count(")") == plain.count(",") + 1:
+            cell = plain
+    if "\\" not in cell and _STRING_LIST.fullmatch(cell):
+        return _checked(name, cell, [a or b for a, b in _ANY_STRING.findall(cell)])
     try:
-        # Without double quotes and backslashes a Python list of strings or numbers is JSON but for the quotes.
-        simple = '"' not in cell and "\\" not in cell
-        value = json.loads(cell.replace("'", '"')) if simple else ast.literal_eval(cell)
+        # A Python list of numbers is JSON; what is neither that nor a plain list of strings has escapes.
+        value = ast.literal_eval(cell) if "'" in cell or '"' in cell else json.loads(cell)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         value = None
+    return _checked(name, cell, value)
+
+
+def _checked(name: str, cell: str, value: Any) -> Any:
+    """The value, if it is what the column holds; raises CellError."""
     wanted, allowed = "a number", {int}
     if name not in _SCALARS:
         wanted, allowed = ("a list of strings", {str}) if name == "tokens" else ("a list of numbers", {int})
