@@ -148,7 +148,10 @@ def test_damage_is_found_when_the_set_is_opened(tmp_path):
     with pytest.raises(InputError, match=f"record 7 at byte {at:,} is damaged: the checksum of its payload"):
         open_records(tmp_path)
     path.write_bytes(gzip.compress(whole)[:-20])
-    with pytest.raises(InputError, match=r"a.tfrecords: record .* is damaged: the file ends after"):
+    with pytest.raises(InputError, match=r"a.tfrecords: record .* is damaged: the gzip stream is damaged there"):
+        open_records(tmp_path)
+    path.write_bytes(gzip.compress(whole) + b"more")
+    with pytest.raises(InputError, match=r"record 20 at byte .* the gzip stream is damaged there"):
         open_records(tmp_path)
     path.write_bytes(whole[: at + 60])
     with pytest.raises(InputError, match=r"record 7 at byte .* the file ends after 60 of its"):

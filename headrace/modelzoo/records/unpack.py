@@ -9,6 +9,7 @@ import zlib
 from pathlib import Path
 
 from headrace.errors import InputError, UserError
+from headrace.modelzoo.records.tfrecord import read_tfrecords
 
 _CHUNK_BYTES = 1 << 20
 
@@ -39,19 +40,16 @@ def _delete(folder: Path, owner: int) -> None:
 def unpack_gzip(path: Path, folder: Path | None) -> Unpacked:
     """A gzip file uncompressed into a temporary folder below `folder` (None: the system's), a block at a time.
 
-    A damaged stream is unpacked as far as it goes, and the record where it ends is then found to be cut short.
-    Raises InputError when not even its first block is whole, UserError when the folder's disk is full."""
+    Raises InputError naming the record at which the stream is damaged, UserError when the folder's disk is full."""
     unpacked = Unpacked(folder, path.name)
     try:
-        with unpacked.path.open("wb") as out:
-            try:
-                with gzip.open(path) as file:
-                    while block := file.read1(_CHUNK_BYTES):
-                        out.write(block)
-            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                if not out.tell():
-                    raise InputError(f"{path}: the gzip stream is damaged ({error}); copy the file again") from None
-                out.write(b"\0")  # never a whole record: a stream that breaks between two must not pass for complete
+        with unpacked.path.open("wb") as out, gzip.open(path) as file:
+            while block := file.read1(_CHUNK_BYTES):
+                out.write(block)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        for _ in read_tfrecords(path):  # raises at the record where it breaks
+            pass
+        raise InputError(f"{path}: the gzip stream is damaged behind the last record ({error})") from None
     except OSError as error:
         raise UserError(
             f"{path}: cannot be unpacked into {unpacked.folder} ({error.strerror or error}); free space there, or set "
