@@ -215,9 +215,12 @@ def _work(sizes: Sizes, choice: Choice, work: Work, machine: Machine) -> WorkPla
     # updates of device segments come after it.
     beside_s = overlapped_s + (moved.read_bytes + moved.written_bytes) * machine.transfer_cpu_s_per_byte
     busy_s = bounds["compute"] + (bounds["update"] - overlapped_s) + beside_s / machine.cores
-    if sizes.eager:  # between two segments' backwards, with the writing waited for
+    if sizes.eager:  # between two segments' backwards: the computation waits for it
         written = sum(moved.written.get(kind, 0) for kind in ("weight", "state"))
-        busy_s = bounds["compute"] + bounds["update"] + written / machine.write_bytes_per_s
+        moved_s = written / machine.write_bytes_per_s + moved.read.get("state", 0) / machine.read_bytes_per_s
+        # Whole parameters are read, updated and written one after the other; chunks at the same time.
+        one_by_one = sizes.rule.needs_whole_parameter
+        busy_s = bounds["compute"] + (bounds["update"] + moved_s if one_by_one else max(bounds["update"], moved_s))
     step_s = max(busy_s, bounds["read"] + bounds["write"])
     streamed_s = sum(
         (moved.read.get(kind, 0) / machine.read_bytes_per_s + moved.written.get(kind, 0) / machine.write_bytes_per_s)
