@@ -18,7 +18,7 @@ import numpy as np
 from headrace.errors import UserError
 from headrace.modelzoo.create.flags import FORMS, Settings, parse
 from headrace.modelzoo.create.inputs import Chunk, chunks, files_sha256, input_files, total_bytes
-from headrace.modelzoo.create.plan import plan_path, units, write_summary
+from headrace.modelzoo.create.plan import record_path, units, write_summary
 from headrace.modelzoo.create.token_store import TokenStore, assemble, is_finished
 from headrace.modelzoo.create.tokenize import chunk_path
 from headrace.modelzoo.create.vocabulary import make_vocabulary, vocabulary_sha256
@@ -106,10 +106,10 @@ def _tokenize(files: list[Path], folders: Folders, settings: Settings, pool: Poo
 
 
 def _write(store: TokenStore, outputs: Outputs, folders: Folders, settings: Settings, pool: Pool) -> None:
-    all_units = units(store, settings)
     if not (folders.plan / "plan.json").is_file():
         folders.plan.mkdir(exist_ok=True)
-        missing = [unit for unit in all_units if not plan_path(folders.plan, unit).is_file()]
+        all_units = units(store, settings)
+        missing = [unit for unit in all_units if not record_path(folders.plan, unit).is_file()]
         done = sum(unit.after - unit.first for unit in all_units) - sum(unit.after - unit.first for unit in missing)
         total = store.num_documents * settings.dupe_factor
         with progress("Planning", total, "documents", done) as meter:
@@ -119,14 +119,13 @@ def _write(store: TokenStore, outputs: Outputs, folders: Folders, settings: Sett
     plan = json.loads((folders.plan / "plan.json").read_text("utf-8"))
     outputs.cut()
     folders.parts.mkdir(exist_ok=True)
-    of_pass = {number: [unit for unit in all_units if unit.pass_number == number] for number, _ in plan["passes"]}
-    left = groups(plan["passes"])[outputs.state["groups"] :]
+    left = groups([each["examples"] for each in plan["passes"]])[outputs.state["groups"] :]
     with progress("Writing", plan["examples"], "examples", outputs.state["examples"]) as meter:
 
         def missing_parts() -> Iterator[tuple[Group, list]]:
             for group in left:
                 whole = part_path(folders.parts, group).with_suffix(".json").is_file()
-                yield group, [] if whole else of_pass[group.pass_number]
+                yield group, [] if whole else plan["passes"][group.pass_number]["files"]
 
         for group, _ in pool.each(do_group, missing_parts()):
             meter.advance(outputs.append(part_path(folders.parts, group)))

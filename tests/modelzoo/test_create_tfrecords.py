@@ -134,6 +134,7 @@ def small_pieces(monkeypatch):
     """Many chunks, units and groups from little text."""
     monkeypatch.setattr(inputs, "CHUNK_CHARACTERS", 3000)
     monkeypatch.setattr(plan, "UNIT_SENTENCES", 100)
+    monkeypatch.setattr(plan, "LARGEST_FILE", 30)
     monkeypatch.setattr(write, "SMALLEST_GROUP", 50)
     monkeypatch.setattr(write, "BATCH_TOKENS", 1 << 10)
 

@@ -2,6 +2,7 @@
 
 import ast
 import csv
+import re
 from pathlib import Path
 
 import numpy as np
@@ -239,6 +240,28 @@ def test_whole_words_are_masked_whole(text, tmp_path):
             several += len(word) > 1 and chosen >= set(word)
     assert several > 50
     assert (found["masked_lm_weights"].sum(1) > 0).mean() > 0.9
+
+
+def test_the_command_may_be_pasted_from_a_web_page():
+    printed = (
+        "--metadata_files metadata_file.txt --input_files_prefix metadata_file_path --vocab_file vocab.txt --output_dir "
+        "./output_tfrecords –-do_lower_case --max_seq_length 128 --max_predictions_per_seq 20"
+    )
+    _, settings = parse(printed.split())
+    assert settings.do_lower_case and settings.input_files_prefix == "metadata_file_path"
+    assert (settings.dupe_factor, settings.num_output_files, settings.split_num, settings.seed) == (10, 10, 1000, 0)
+    assert settings.file_name(0) == "examples-1.tfrecords" and settings.min_short_seq_length == 2
+
+
+def test_the_page_has_every_flag():
+    from headrace.modelzoo.create.flags import FORMS, parser_of
+
+    page = (Path(__file__).parents[2] / "docs/from-model-zoo.md").read_text("utf-8")
+    listed = set(re.findall(r"^\| `(--\w+)` \|", page, re.M))
+    known = {flag for form in FORMS for action in parser_of(form)._actions for flag in action.option_strings}
+    assert listed == known - {"-h", "--help"}
+    commands = [line.split() for line in page.split("\n") if line.startswith("headrace-create-tfrecords --")]
+    assert [parse(command[1:])[1].max_seq_length for command in commands] == [128, 512]
 
 
 def test_help_of_every_form_names_the_scripts_flags(capsys):

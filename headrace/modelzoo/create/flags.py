@@ -6,6 +6,7 @@ group of their own.
 
 import argparse
 import math
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -87,9 +88,12 @@ class Settings:
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, Settings]:
-    """The flags as given (they go into data_params.json) and checked; raises UserError naming the flag."""
+    """The flags as given (they go into data_params.json) and checked; raises UserError naming the flag.
+
+    Dashes as web pages print them (`–-do_lower_case`) are read as they were meant."""
+    arguments = [re.sub(r"^[-–—−]{1,2}(?=[a-z]\w*)", "--", argument) for argument in arguments]
     name = arguments[0] if arguments and arguments[0] in FORMS else "pairs"
-    given = _parser(name).parse_args(arguments[arguments[:1] == [name] :])
+    given = parser_of(name).parse_args(arguments[arguments[:1] == [name] :])
     return given, check(name, given)
 
 
@@ -143,7 +147,7 @@ def check(form: str, given: argparse.Namespace) -> Settings:
     )
 
 
-def _parser(name: str) -> argparse.ArgumentParser:
+def parser_of(name: str) -> argparse.ArgumentParser:
     form = FORMS[name]
     csv = form.output == "csv"
     others = "\n".join(

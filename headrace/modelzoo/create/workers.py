@@ -89,7 +89,7 @@ def do_unit(unit: Unit) -> None:
     plan_unit(unit, _bench.folders.plan, _bench.source.store, _bench.separator_id, _bench.settings)
 
 
-def do_group(work: tuple[Group, list[Unit]]) -> None:
+def do_group(work: tuple[Group, list[list[int]]]) -> None:
     assert _bench is not None
     of = _bench
     if not work[1]:  # its part is there from an earlier run

@@ -15,7 +15,7 @@ from headrace.errors import UserError
 from headrace.modelzoo.create.encode import csv_header, records
 from headrace.modelzoo.create.examples import Source, build
 from headrace.modelzoo.create.flags import Settings
-from headrace.modelzoo.create.plan import Unit, rows_between
+from headrace.modelzoo.create.plan import rows_between
 from headrace.text.tokens import write_atomically
 from headrace.text.vocabulary import Vocabulary
 
@@ -35,10 +35,10 @@ class Group:
     high: int
 
 
-def groups(passes: list[tuple[int, int]]) -> list[Group]:
-    """passes: (number, examples). The cut depends on the examples alone, and the files do not depend on the cut."""
+def groups(passes: list[int]) -> list[Group]:
+    """passes: examples of each. The cut depends on the examples alone, and the files do not depend on the cut."""
     found: list[Group] = []
-    for pass_number, examples in passes:
+    for pass_number, examples in enumerate(passes):
         size = min(max(examples // GROUPS, SMALLEST_GROUP), LARGEST_GROUP)
         count = max(1, -(-examples // size))
         bounds = [(i << 64) // count for i in range(count + 1)]
@@ -52,15 +52,17 @@ def part_path(folder: Path, group: Group) -> Path:
 
 def encode_group(
     group: Group,
-    of_pass: list[Unit],
+    files: list[list[int]],
     folder: Path,
     source: Source,
     vocabulary: Vocabulary,
     separator_id: int,
     settings: Settings,
 ) -> None:
-    """Write the part and, when it is whole, its table: for each batch the examples and the bytes for each file."""
-    rows = rows_between(source.plan, of_pass, group.low, group.high)
+    """Write the part and, when it is whole, its table: for each batch its examples and the bytes for each file.
+
+    files: of the pass's rows."""
+    rows = rows_between(source.plan, files, group.low, group.high)
     batch_examples = max(64, BATCH_TOKENS // settings.max_seq_length)
     num_files = settings.num_output_files
     path = part_path(folder, group)
