@@ -51,6 +51,7 @@ from headrace.text.vocabulary import Vocabulary
 from headrace.training.input import TrainingInput
 from headrace.training.setup import build_trainable
 from headrace.training.step import train_step
+from headrace.training.text_source import TextBatches
 
 ROOT = Path(__file__).resolve().parents[1]
 WARM_UP_STEPS = 2
@@ -145,12 +146,14 @@ class Ours:
         at_once = microbatch_tokens(params, self.trainable.config, precision)
         self.batches = iter(
             TrainingInput(
-                tokens,
-                masked_lm.example_rule(params, phase.sequence_length, "benchmark", 1),
-                masked_lm.batch_rule(params, vocabulary, phase.sequence_length, at_once, phase),
-                batch_size=phase.batch_size,
-                cursor=Cursor(),
-                num_batches=phase.steps,
+                TextBatches(
+                    tokens,
+                    masked_lm.example_rule(params, phase.sequence_length, "benchmark", 1),
+                    masked_lm.batch_rule(params, vocabulary, phase.sequence_length, at_once, phase),
+                    batch_size=phase.batch_size,
+                    cursor=Cursor(),
+                    num_batches=phase.steps,
+                ),
                 num_workers=params.training.input_workers,
             )
         )

@@ -15,11 +15,10 @@ from headrace.evaluation.evaluate import describe, evaluate
 from headrace.evaluation.fill import Filled, fill_blanks, fill_held_out
 from headrace.evaluation.folder_model import FolderModel, blank_model, least_bytes, open_model, place
 from headrace.evaluation.generate import Continued, open_writer
-from headrace.evaluation.room import Room, footprints, place_and_room
+from headrace.evaluation.open_checkpoint import open_to_evaluate
 from headrace.models.segments import segments_of
 from headrace.params import Params
-from headrace.planning.device import Precision, choose_precision, microbatch_tokens
-from headrace.planning.run import budget_bytes
+from headrace.planning.device import choose_precision
 from headrace.progress import say
 from headrace.report.page import write_report
 from headrace.run_folder import RunFolder
@@ -31,6 +30,7 @@ from headrace.training.checkpoint import list_checkpoints, read_manifest, recove
 from headrace.training.loop import train
 from headrace.training.records import read_records, record_evaluation
 from headrace.training.setup import check_model
+from headrace.training.text_source import TextSource
 
 HELD_OUT_SAMPLES = 8
 CONTINUATION_TOKENS = 60
@@ -46,7 +46,7 @@ def train_stage(params: Params) -> None:
         say(f"Training: done, {params.total_steps} steps")
         return
     tokens.verify()
-    train(params, run, tokens, vocabulary)
+    train(params, run, TextSource(params, tokens, vocabulary))
     write_report(params, run, tokens.report)
 
 
@@ -95,39 +95,6 @@ def evaluate_stage(params: Params, all_checkpoints: bool = False) -> list[dict[s
     return records
 
 
-def open_to_evaluate(
-    params: Params, run: RunFolder, checkpoint: Path, precision: Precision, length: int
-) -> tuple[FolderModel, Room]:
-    """A checkpoint's model within the memory of the run, in microbatches of the size that training chose."""
-    task = task_of(params)
-    config = AutoConfig.from_pretrained(checkpoint)
-    model = blank_model(lambda: task.new_model(config), precision.device)
-    tokens_at_once = microbatch_tokens(params, config, precision)
-    if not params.training.microbatch_tokens and run.plan.is_file():
-        tokens_at_once = json.loads(run.plan.read_text("utf-8"))["microbatch_tokens"]
-    segments = segments_of(model)
-    placing, room = place(segments, None), Room(tokens_at_once, 1)
-    if params.device.placement in ("auto", "disk") and precision.device.type == "cpu":
-        placing, room = place_and_room(
-            segments,
-            budget_bytes(params, precision),
-            tokens_at_once,
-            footprints(params, config, precision, length),
-            length,
-            all_fetched=params.device.placement == "disk",
-        )
-    opened = open_model(
-        checkpoint,
-        model,
-        placing,
-        precision.device,
-        run_by_task=[task.HEAD],
-        autocast=precision.autocast,
-        memory_bytes=params.device.memory,
-    )
-    return opened, room
-
-
 def run_stages(params: Params) -> None:
     """Everything that is not done yet, then the summary and the report."""
     check_model(params)
@@ -138,7 +105,7 @@ def run_stages(params: Params) -> None:
         say(f"Training: done, {params.total_steps} steps")
     else:
         tokens.verify()
-        train(params, run, tokens, vocabulary)
+        train(params, run, TextSource(params, tokens, vocabulary))
     samples = sample_predictions(params, run, tokens, vocabulary)
     write_report(params, run, tokens.report)
     for line in summary(params, run, tokens, samples):

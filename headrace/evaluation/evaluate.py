@@ -15,7 +15,7 @@ different vocabularies do not compare.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
@@ -29,7 +29,7 @@ from headrace.params import Params
 from headrace.planning.device import Precision, microbatch_tokens
 from headrace.progress import progress, say
 from headrace.streaming.segment import Streaming
-from headrace.tasks import task_of
+from headrace.tasks import Task, task_of
 from headrace.tasks.masked_lm import call
 from headrace.text.batches import Batch
 from headrace.text.examples import every_example, hold_two_texts
@@ -56,15 +56,15 @@ def evaluate(
     """
     if not _enough_held_out(params, tokens):
         return {}
-    model.eval()
     task = task_of(params)
     num_targets = num_pairs = num_examples = 0
     sums = torch.zeros((), dtype=torch.float64)
     started_s = time.perf_counter()
-    with progress("Evaluating", params.evaluation.examples, "examples") as meter, _passes(streaming, room) as run:
+    with progress("Evaluating", params.evaluation.examples, "examples") as meter:
         most_tokens = room.microbatch_tokens if room else microbatch_tokens(params, model.config, precision)
-        for batch in _batches(params, tokens, vocabulary, sequence_length, most_tokens):
-            for part in run(batch, lambda m, head: task.evaluation_sums(model, m, precision.device, head), precision):
+        batches = _batches(params, tokens, vocabulary, sequence_length, most_tokens)
+        for batch, parts in sums_of_batches(task, model, batches, precision, streaming, room):
+            for part in parts:
                 sums = sums + part
             num_targets += batch.num_targets
             num_pairs += batch.num_pairs
@@ -76,6 +76,22 @@ def evaluate(
         "sequence_length": sequence_length,
         "samples_per_s": num_examples / elapsed_s,
     }
+
+
+@torch.no_grad()
+def sums_of_batches(
+    task: Task,
+    model: PreTrainedModel,
+    batches: Iterable[Batch],
+    precision: Precision,
+    streaming: Streaming | None = None,
+    room: Room | None = None,
+) -> Iterator[tuple[Batch, list[Tensor]]]:
+    """Each batch with the task's sums over its microbatches, (J,) each; the model stays in evaluation mode."""
+    model.eval()
+    with _passes(streaming, room) as run:
+        for batch in batches:
+            yield batch, run(batch, lambda m, head: task.evaluation_sums(model, m, precision.device, head), precision)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import torch
 
-from headrace.evaluation.evaluate import describe, evaluate
+from headrace.evaluation.evaluate import describe
 from headrace.evaluation.room import Room, footprints, room_beside
 from headrace.optim import learning_rate
 from headrace.params import Params, PhaseParams
@@ -24,9 +24,8 @@ from headrace.planning.probe import measured_gemm_flops
 from headrace.progress import Meter, progress, say, say_table
 from headrace.run_folder import RunFolder
 from headrace.text.batches import Batch
-from headrace.text.examples import Cursor, ExampleRule, account, check_enough_documents
-from headrace.text.tokens import TokenFolder, write_atomically
-from headrace.text.vocabulary import Vocabulary
+from headrace.text.examples import Cursor
+from headrace.text.tokens import write_atomically
 from headrace.training.checkpoint import (
     TrainingState,
     list_checkpoints,
@@ -35,8 +34,9 @@ from headrace.training.checkpoint import (
 from headrace.training.input import TrainingInput
 from headrace.training.optimizers import describe_optimizer
 from headrace.training.records import Records, read_records, write_projector
-from headrace.training.resume import decisive_params, resume
+from headrace.training.resume import Beginning, begin_with_state, decisive_params, resume
 from headrace.training.setup import Trainable, build_trainable, initial_loss_scale
+from headrace.training.source import Source
 from headrace.training.step import NonFiniteError, StepResult, train_step
 
 PROJECTOR_TOKENS = 10_000
@@ -46,15 +46,21 @@ class Stopped(Exception):
     """A signal asked the run to stop; a checkpoint of the finished step is written."""
 
 
-def train(params: Params, run: RunFolder, tokens: TokenFolder, vocabulary: Vocabulary) -> None:
+def train(params: Params, run: RunFolder, source: Source, beginning: Beginning | None = None) -> None:
     """Train from the newest checkpoint, or from the start, to the last step of the last phase.
 
+    beginning: what a run without a checkpoint of its own starts from; None: new weights.
     Raises Stopped after SIGTERM or Ctrl-C (with a checkpoint), NonFiniteError before a bad update, UserError.
     """
-    check_enough_documents(tokens.shards("train"), params.task.examples)
+    source.check()
     precision = choose_precision(params)
-    trainable = build_trainable(params, vocabulary, precision, run, initialize=not list_checkpoints(run))
-    state = resume(params, run, trainable.store) or TrainingState(loss_scale=initial_loss_scale(params, precision))
+    is_new = not list_checkpoints(run)
+    weights = beginning.folder if beginning is not None and is_new and beginning.weights_only else None
+    trainable = build_trainable(params, source.vocabulary, precision, run, initialize=is_new, weights=weights)
+    state = resume(params, run, trainable.store)
+    if state is None and beginning is not None and not beginning.weights_only:
+        state = begin_with_state(params, beginning.folder, trainable.store)
+    state = state or TrainingState(loss_scale=initial_loss_scale(params, precision))
     peak = measured_gemm_flops(precision.device.type, precision.compute_dtype)
     say(
         f"Training {trainable.store.num_parameters:,} trainable parameters on {precision.device.type} in "
@@ -67,7 +73,7 @@ def train(params: Params, run: RunFolder, tokens: TokenFolder, vocabulary: Vocab
         for line in brief(trainable.plan):
             say(line)
     measured = Measured(trainable.store, trainable.streaming)
-    loop = _Loop(params, run, tokens, vocabulary, precision, trainable, state, Records(run, state.step), measured)
+    loop = _Loop(params, run, source, precision, trainable, state, Records(run, state.step), measured)
     try:
         with stop_on_signals() as stop_asked:
             loop.run(stop_asked)
@@ -91,8 +97,7 @@ class _Loop:
 
     params: Params
     run_folder: RunFolder
-    tokens: TokenFolder
-    vocabulary: Vocabulary
+    source: Source
     precision: Precision
     trainable: Trainable
     state: TrainingState
@@ -138,24 +143,14 @@ class _Loop:
 
     def _batches(self, phase: PhaseParams) -> TrainingInput:
         """The rest of the phase's batches, from the cursor on."""
-        task = self.trainable.task
-        examples = task.example_rule(
-            self.params, phase.sequence_length, f"phase-{self.state.phase}", self.params.run.seed
-        )
-        if self.state.phase_step == 0:
-            self._account(examples)
-        plan = self.trainable.plan
-        tokens_at_once = (
-            plan.microbatch_tokens if plan else microbatch_tokens(self.params, self.trainable.config, self.precision)
-        )
+        state, config, plan = self.state, self.trainable.config, self.trainable.plan
+        if state.phase_step == 0:
+            self._account()
+        tokens_at_once = plan.microbatch_tokens if plan else microbatch_tokens(self.params, config, self.precision)
+        remaining = phase.steps - state.phase_step
         return TrainingInput(
-            self.tokens,
-            examples,
-            task.batch_rule(self.params, self.vocabulary, phase.sequence_length, tokens_at_once, phase),
-            batch_size=phase.batch_size,
-            cursor=self.state.cursor,
-            num_batches=phase.steps - self.state.phase_step,
-            num_workers=self.params.training.input_workers,
+            self.source.batches(state.phase, state.cursor, remaining, config, tokens_at_once),
+            self.params.training.input_workers,
         )
 
     def _learning_rate(self, phase: PhaseParams) -> float:
@@ -197,20 +192,9 @@ class _Loop:
         )
         return result
 
-    def _account(self, rule: ExampleRule) -> None:
-        """Say and write down what the phase's examples make of the training text."""
-        phase = self.params.training.phases[self.state.phase]
-        figures = account(self.tokens.shards("train"), rule)
-        epochs = phase.steps * phase.batch_size / figures["examples"]
-        line = (
-            f"Phase {self.state.phase}: sequence length {phase.sequence_length}, {phase.steps:,} steps of "
-            f"{phase.batch_size} examples = {epochs:.2f} epochs of {figures['examples']:,}; "
-            f"{figures['tokens_used'] / figures['tokens']:.2%} of {figures['tokens']:,} tokens used"
-        )
-        for reason, count in figures["dropped"].items():
-            line += f", {count:,} {reason}"
-        if figures["random_next_share"] is not None:
-            line += f"; next sentences: 0 = follows, 1 = random, {figures['random_next_share']:.1%} random"
+    def _account(self) -> None:
+        """Say and write down what the phase makes of the data."""
+        line, figures = self.source.account(self.state.phase)
         say(line)
         known = json.loads(self.run_folder.phases.read_text("utf-8")) if self.run_folder.phases.is_file() else []
         known = [*known[: self.state.phase], {"phase": self.state.phase, **figures}]
@@ -252,12 +236,10 @@ class _Loop:
         """Evaluate the weights as they are and record it."""
         state = self.state
         length = self.params.evaluation.sequence_length or self.params.training.phases[state.phase].sequence_length
-        record = evaluate(
-            self.params,
+        record = self.source.evaluate(
             self.trainable.model,
-            self.tokens,
-            self.vocabulary,
             self.precision,
+            step=state.step,
             sequence_length=length,
             streaming=self.trainable.streaming,
             room=self._evaluation_room(length),
@@ -284,12 +266,8 @@ class _Loop:
             decisive_params(self.params),
             self.params.training.keep,
         )
-        ids = self.tokens.report["commonest_token_ids"][:PROJECTOR_TOKENS]
-        write_projector(
-            self.run_folder,
-            self._output_embeddings()[ids].cpu().numpy(),
-            [self.vocabulary.token_text(token) for token in ids],
-        )
+        ids, texts = self.source.shown_tokens(PROJECTOR_TOKENS)
+        write_projector(self.run_folder, self._output_embeddings()[list(ids)].cpu().numpy(), texts)
 
     def _output_embeddings(self) -> torch.Tensor:
         """The head's weights (V, H), wherever they are."""

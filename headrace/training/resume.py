@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from headrace.errors import UserError
@@ -14,16 +16,29 @@ from headrace.store.store import Store
 from headrace.training.checkpoint import TrainingState, list_checkpoints, read_manifest
 
 
+@dataclass(frozen=True)
+class Beginning:
+    """A model folder that a new run starts from: its weights at step 0, or else the whole state of the run that wrote it."""
+
+    folder: Path
+    weights_only: bool = True
+
+
 def resume(params: Params, run: RunFolder, store: Store) -> TrainingState | None:
     """Fill the store from the newest checkpoint; None when there is none."""
     checkpoints = list_checkpoints(run)
     if not checkpoints:
         return None
-    manifest = read_manifest(checkpoints[-1])
+    return begin_with_state(params, checkpoints[-1], store)
+
+
+def begin_with_state(params: Params, checkpoint: Path, store: Store) -> TrainingState:
+    """Fill the store from a checkpoint. Raises UserError where it is damaged, or of a run whose numbers differ."""
+    manifest = read_manifest(checkpoint)
     state = TrainingState.from_state(manifest["state"])
-    _compare(manifest["params"], decisive_params(params), str(checkpoints[-1]), state)
-    read_snapshot(store, checkpoints[-1])
-    say(f"Going on from {checkpoints[-1]}")
+    _compare(manifest["params"], decisive_params(params), str(checkpoint), state)
+    read_snapshot(store, checkpoint)
+    say(f"Going on from {checkpoint}")
     return state
 
 

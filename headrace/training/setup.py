@@ -1,12 +1,14 @@
 """From params and a vocabulary to a model whose weights lie in a store."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
 from headrace.errors import UserError
 from headrace.models.blank import fill_blanks
+from headrace.models.folder import open_weights
 from headrace.models.initial import initial_weights
 from headrace.models.segments import segments_of
 from headrace.optim import LossScale
@@ -14,6 +16,7 @@ from headrace.params import Params
 from headrace.planning.device import Precision
 from headrace.planning.plan import Plan
 from headrace.planning.run import plan_run, store_folder
+from headrace.progress import say
 from headrace.run_folder import RunFolder
 from headrace.store.store import Store
 from headrace.streaming.activations import Policy, Saved
@@ -42,17 +45,27 @@ class Trainable:
 
 
 def build_trainable(
-    params: Params, vocabulary: Vocabulary, precision: Precision, run: RunFolder | None = None, initialize: bool = True
+    params: Params,
+    vocabulary: Vocabulary | None,
+    precision: Precision,
+    run: RunFolder | None = None,
+    initialize: bool = True,
+    weights: Path | None = None,
 ) -> Trainable:
     """The model with its initial weights, every segment placed where the plan says. run None: all on the device, no plan.
 
-    initialize False: a checkpoint will give the weights."""
+    vocabulary None: the params say how large it is. initialize False: a checkpoint will give the weights. weights: a Hugging
+    Face folder to take initial weights from; what it has none for begins anew. Raises UserError where they do not fit."""
     task = task_of(params)
     config = task.config(params, vocabulary)
     with torch.device("meta"):
         model = task.new_model(config)
     fill_blanks(model, precision.device)
     task.freeze_unused(model, params)
+    held = open_weights(weights, model) if weights is not None else None
+    if held is not None:
+        held.fill_buffers(model)
+        say(held.summary() + ("; those not in its files begin anew" if held.new else ""))
     segments = segments_of(model)
     head = [segment.name for segment in segments].index(task.HEAD)
     rule, plan = update_rule(params), None
@@ -74,7 +87,11 @@ def build_trainable(
         seed=params.run.seed,
     )
     for i in range(len(segments) if initialize else 0):
-        store.fill(i, initial_weights(model, segments, i, params.run.seed, params.model.initial))
+        wanted = segments[i].parameters
+        found = held.tensors({name: p for name, p in wanted.items() if name in held.stored}) if held is not None else {}
+        if len(found) < len(wanted):
+            found = initial_weights(model, segments, i, params.run.seed, params.model.initial) | found
+        store.fill(i, found)
     policies: list[Policy] = plan.policies if plan is not None else ["keep"] * len(segments)
     streaming = Streaming(
         segments,

@@ -11,6 +11,7 @@ from headrace.text import examples as examples_module
 from headrace.text.batches import MICROBATCH_COST_TOKENS, example_rows, make_batch, split_rows
 from headrace.text.examples import IS_NEXT, IS_RANDOM, NO_LABEL, Cursor, ExampleRule, every_example
 from headrace.training.input import TrainingInput
+from headrace.training.text_source import TextBatches
 
 LENGTH = 48
 START = Cursor()
@@ -166,12 +167,14 @@ def stream(prepared, monkeypatch):
         rule = ExampleRule(kind, LENGTH, 0.1, 1, "phase-0")
         layout = masked_lm.batch_rule(made.params, made.vocabulary, LENGTH, 1000)
         made_input = TrainingInput(
-            made.tokens,
-            rule,
-            layout,
-            batch_size=150,
-            cursor=cursor,
-            num_batches=num_batches,
+            TextBatches(
+                made.tokens,
+                rule,
+                layout,
+                batch_size=150,
+                cursor=cursor,
+                num_batches=num_batches,
+            ),
             num_workers=num_workers,
         )
         batches = [(batch.digest, after) for batch, after in made_input]

@@ -12,6 +12,7 @@ from headrace.text.examples import Cursor, ExampleRule, account, every_example, 
 from headrace.text.token_windows import piece_tokens
 from headrace.text.window_batches import WindowBatchRule
 from headrace.training.input import TrainingInput
+from headrace.training.text_source import TextBatches
 
 END, PAD = 999, 0
 PHASES = [{"sequence_length": 48, "batch_size": 8, "steps": 5}]
@@ -110,12 +111,14 @@ def test_any_cursor_goes_on_with_the_same_examples(shards, stop):
 def test_batches_are_the_same_for_any_number_of_workers(prepared, num_workers):
     def digests(workers: int, cursor: Cursor, count: int) -> list[tuple[int, Cursor]]:
         stream = TrainingInput(
-            prepared().tokens,
-            rule(64),
-            batch_rule(isolate=False, microbatch_tokens=300),
-            batch_size=5,
-            cursor=cursor,
-            num_batches=count,
+            TextBatches(
+                prepared().tokens,
+                rule(64),
+                batch_rule(isolate=False, microbatch_tokens=300),
+                batch_size=5,
+                cursor=cursor,
+                num_batches=count,
+            ),
             num_workers=workers,
         )
         return [(batch.digest, after) for batch, after in stream]

@@ -36,6 +36,8 @@ class RecordBatchRule:
     use_pairs: bool = True  # False leaves the next-sentence labels out (disable_nsp)
     mask: MaskRule | None = None
     unmasked_ids: tuple[int, ...] = ()  # [CLS], [SEP], [PAD], [MASK]: never predicted
+    loss_per_example: bool = False  # task.loss_per
+    loss_weight: float = 1.0  # task.loss_weight
 
 
 class _Rows(NamedTuple):
@@ -73,6 +75,8 @@ def batch_of_records(arrays: Mapping[str, np.ndarray], keys: np.ndarray, rule: R
         num_pairs=int((rows.pair_labels != NO_LABEL).sum()),
         sum_squared_lengths=int((lengths**2).sum()),
         digest=zlib.crc32(target_ids.tobytes(), zlib.crc32(rows.input_ids[rows.seen].tobytes())),
+        loss_per_example=rule.loss_per_example,
+        loss_weight=rule.loss_weight,
     )
 
 
