@@ -163,7 +163,7 @@ def load_params(path: Path, overrides: Sequence[str] = ()) -> Params:
     if not isinstance(tree, dict):
         raise UserError(f"{path}: should hold sections (run, text, model, task, training, evaluation, device)")
     for override in overrides:
-        _apply_override(tree, override)
+        apply_override(tree, override)
     return validate_params(tree)
 
 
@@ -206,7 +206,8 @@ def _parse_yaml(text: str, source: str) -> Any:
         raise UserError(f"{source}: not valid YAML: {str(error).splitlines()[0]}") from None
 
 
-def _apply_override(tree: dict[str, Any], override: str) -> None:
+def apply_override(tree: dict[str, Any], override: str) -> None:
+    """Change plain data by `section.key=value`, the value being YAML; raises UserError where it fits nothing."""
     path, equals, value = override.partition("=")
     keys = path.split(".")
     if not equals or not all(keys):

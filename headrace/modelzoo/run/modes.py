@@ -1,0 +1,184 @@
+"""What each mode does. Everything is checked before anything is made: params, records against the params, the model."""
+
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import UserError
+from headrace.evaluation.open_checkpoint import open_to_evaluate
+from headrace.modelzoo.run.evaluation import EvaluationSet, evaluate_records
+from headrace.modelzoo.run.flags import Request
+from headrace.modelzoo.run.job import Job, jobs_of
+from headrace.modelzoo.run.record_source import RecordSource
+from headrace.modelzoo.run.records import OpenInput
+from headrace.params import Params, dump_params, validate_params
+from headrace.planning.device import choose_precision
+from headrace.planning.run import plan_run, planned_model
+from headrace.progress import say
+from headrace.report.plan_lines import say_plan
+from headrace.text.tokens import write_atomically
+from headrace.text.vocabulary.load import load_vocabulary
+from headrace.training.checkpoint import MANIFEST, list_checkpoints, read_manifest, recover
+from headrace.training.loop import train
+from headrace.training.optimizers import update_rule
+from headrace.training.records import record_evaluation
+from headrace.training.setup import check_model
+
+
+def run(request: Request) -> None:
+    """Do what is asked. Raises UserError, InputError, and Stopped after a signal."""
+    for line in request.without_effect:
+        say(line)
+    jobs = jobs_of(request)
+    for i, job in enumerate(jobs):
+        if len(jobs) > 1:
+            say(f"Phase {i} of {len(jobs)}: {job.params.run.folder}")
+        for note in job.translation.notes:
+            say(f"note: {note}")
+        check_model(job.params)
+    if any(job.check_only for job in jobs):
+        for job in jobs:
+            _check(job)
+        return
+    for job in jobs:
+        _MODES[job.mode](job)
+
+
+def _check(job: Job) -> None:
+    """--validate_only and --compile_only: everything that would be refused later, and the plan."""
+    if job.mode in ("train", "train_and_eval"):
+        _say_input(job.open_train())
+    if job.mode != "train" or job.translation.eval_input is not None:
+        _say_input(job.open_eval().input)
+    size = job.params.text.vocabulary.size
+    model, segments = planned_model(job.params, size)
+    plan = plan_run(job.params, model, segments, update_rule(job.params), choose_precision(job.params))
+    say_plan(plan, job.params, size)
+    say("Everything fits together; nothing was trained")
+
+
+def _say_input(opened: OpenInput) -> None:
+    records = opened.records
+    columns = ", ".join(f"{name} {column.length}" for name, column in records.columns.items())
+    say(f"{opened.where}: {len(records):,} records in {len(records.files)} files: {records.layout.name} ({columns})")
+    for note in records.notes:
+        say(f"note: {note}")
+
+
+def _train(job: Job, held_out: EvaluationSet | None = None) -> None:
+    records = job.open_train()
+    _say_input(records)
+    run = job.run
+    run.create()
+    recover(run)
+    checkpoints = list_checkpoints(run)
+    step = read_manifest(checkpoints[-1])["state"]["step"] if checkpoints else 0
+    params = _until(job, step)
+    write_atomically(run.params, dump_params(params).encode())
+    _put_vocabulary(job)
+    if checkpoints and job.checkpoint is not None:
+        say(f"--checkpoint_path: {run.root} has checkpoints of its own, and the newest of them goes on; it is not read")
+    if step >= params.total_steps:
+        say(f"Training: done, step {step} of {params.total_steps}; --max_steps or --steps asks for more")
+        return
+    train(params, run, RecordSource(params, records, held_out), job.beginning)
+    say(f"Checkpoints: {run.checkpoints}; the newest is {run.model}, a Hugging Face folder")
+
+
+def _until(job: Job, step: int) -> Params:
+    """The params, with --steps counted from the step where the run stands."""
+    if job.steps is None:
+        return job.params
+    tree = job.params.model_dump(mode="json")
+    phase = tree["training"]["phases"][0]
+    phase["steps"] = min(phase["steps"], step + job.steps)
+    return validate_params(tree)
+
+
+def _put_vocabulary(job: Job) -> None:
+    """The tokenizer of vocab_file, for checkpoints that any transformers program opens; records do not need it."""
+    folder = job.run.tokenizer
+    if folder.is_dir():
+        return
+    facts = job.translation.train_input
+    name = facts.vocab_file if facts is not None else None
+    if facts is not None and name is not None and Path(name).is_file():
+        try:
+            load_vocabulary(name, folder, lowercase=facts.lowercase, causal=job.params.task.kind == "causal_lm")
+            return
+        except UserError as error:
+            say(f"note: checkpoints have no tokenizer: {error}")
+    folder.mkdir(parents=True)
+
+
+def _train_and_eval(job: Job) -> None:
+    held_out = job.open_eval()
+    _say_input(held_out.input)
+    _train(job, held_out)
+
+
+def _evaluate(job: Job) -> None:
+    folder = job.checkpoint
+    if folder is None:
+        folder = _checkpoints(job)[-1]
+    _evaluate_folder(job, folder, _opened(job))
+
+
+def _evaluate_all(job: Job) -> None:
+    data = _opened(job)
+    for folder in _checkpoints(job):
+        _evaluate_folder(job, folder, data)
+
+
+def _opened(job: Job) -> EvaluationSet:
+    data = job.open_eval()
+    _say_input(data.input)
+    return data
+
+
+def _checkpoints(job: Job) -> list[Path]:
+    recover(job.run)
+    if found := list_checkpoints(job.run):
+        return found
+    raise UserError(
+        f"--model_dir = {job.run.root}: holds no checkpoint; train first, or name one with --checkpoint_path"
+    )
+
+
+def _evaluate_folder(job: Job, folder: Path, data: EvaluationSet) -> None:
+    """Evaluate one checkpoint; the figures join the records of model_dir."""
+    state: dict[str, Any] = {"step": 0, "phase": 0}
+    if (folder / MANIFEST).is_file():
+        state = read_manifest(folder)["state"]
+    precision = choose_precision(job.params)
+    opened, room = open_to_evaluate(job.params, job.run, folder, precision, job.eval_length)
+    say(f"{folder}: step {state['step']}")
+    try:
+        figures = evaluate_records(
+            job.params,
+            data,
+            opened.model,
+            precision,
+            step=state["step"],
+            sequence_length=job.eval_length,
+            streaming=opened.streaming,
+            room=room,
+        )
+    finally:
+        opened.close()
+    job.run.create()
+    record_evaluation(job.run, {"step": state["step"], "phase": state["phase"], **figures})
+
+
+def _predict(job: Job) -> None:
+    raise UserError(
+        "--mode predict: not available for pretraining; `headrace generate` and the report show predictions"
+    )
+
+
+_MODES = {
+    "train": _train,
+    "train_and_eval": _train_and_eval,
+    "eval": _evaluate,
+    "eval_all": _evaluate_all,
+    "predict": _predict,
+}
