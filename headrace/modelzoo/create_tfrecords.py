@@ -18,10 +18,11 @@ import numpy as np
 from headrace.errors import UserError
 from headrace.modelzoo.create.flags import FORMS, Settings, parse
 from headrace.modelzoo.create.inputs import Chunk, chunks, files_sha256, input_files, total_bytes
+from headrace.modelzoo.create.piece_list import is_piece_list
 from headrace.modelzoo.create.plan import record_path, units, write_summary
 from headrace.modelzoo.create.token_store import TokenStore, assemble, is_finished
 from headrace.modelzoo.create.tokenize import chunk_path
-from headrace.modelzoo.create.vocabulary import make_vocabulary, vocabulary_sha256
+from headrace.modelzoo.create.vocabulary import is_entry_list, make_vocabulary, vocabulary_sha256
 from headrace.modelzoo.create.workers import Folders, Pool, do_chunk, do_group, do_unit, separator_id
 from headrace.modelzoo.create.write import Group, Outputs, groups, part_path
 from headrace.modelzoo.records.tfrecord import crc32c
@@ -216,6 +217,11 @@ def _prepare_scratch(folders: Folders, settings: Settings, made_of: dict[str, An
                 shutil.rmtree(path)
         note.unlink()
     vocabulary = make_vocabulary(settings, folders.vocabulary)
+    path = Path(settings.vocab_file)
+    if is_entry_list(path) and is_piece_list(path):
+        say(
+            f"--vocab_file {path}: pieces of SentencePiece; its .model file, if you have it, cuts words exactly as trained"
+        )
     separator_id(vocabulary, settings)
     write_atomically(note, json.dumps(made_of).encode())
 

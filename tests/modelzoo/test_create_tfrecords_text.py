@@ -110,9 +110,39 @@ def test_ids_are_line_numbers_and_a_repeated_entry_is_named(tmp_path):
     vocab.write_text("a\nb\n", "utf-8")
     with pytest.raises(UserError, match=r"--vocab_file .*: no \[PAD\]"):
         save_wordpiece(vocab, tmp_path / "folder", False, False)
-    vocab.write_text("\n".join([*SPECIAL, "▁the", "▁a"]), "utf-8")
-    with pytest.raises(UserError, match=r"pieces of SentencePiece"):
-        save_wordpiece(vocab, tmp_path / "folder", False, False)
+
+
+@pytest.mark.parametrize("scores", [True, False])
+def test_a_list_of_sentencepiece_pieces_is_read_as_pieces(tmp_path, scores):
+    """With scores each sentence has the .model's pieces; ranks alone give nearly the same number of them."""
+    import sentencepiece
+
+    draw = random.Random(4)
+    words = ["パンダ", "ガラス", "図書館", "私は", "本を", "読んだ", "東京", "の", "学生", "です", "電車で", "行く"]
+    lines = ["".join(draw.choices(words, k=draw.randint(2, 8))) + "。" for _ in range(400)]
+    with (tmp_path / "m.model").open("wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines), model_writer=file, vocab_size=55, character_coverage=1.0, minloglevel=2,
+            control_symbols=["[PAD]", "[CLS]", "[SEP]", "[MASK]"], unk_piece="[UNK]",
+        )  # fmt: skip
+    model = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "m.model"))
+    entries = [(model.id_to_piece(i), model.get_score(i)) for i in range(model.get_piece_size())]
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("".join(f"{piece}\t{score}\n" if scores else f"{piece}\n" for piece, score in entries), "utf-8")
+    _, settings = parse(["--metadata_files", "x", "--vocab_file", str(vocab)])
+    vocabulary = make_vocabulary(settings, tmp_path / "folder")
+    assert sentence_cleaner(settings) is None and vocabulary.size == len(entries)
+    found = vocabulary.encode_batch(lines)
+    expected = [model.encode(line) for line in lines]
+    assert not any(vocabulary.unk_id in ids for ids in found)
+    assert [vocabulary.decode(ids) for ids in found] == lines
+    if scores:
+        assert found == expected
+    else:
+        assert sum(map(len, found)) == pytest.approx(sum(map(len, expected)), rel=0.1)
+    vocab.write_text("".join(f"{piece}\n" for piece, _ in entries if piece != "[MASK]"), "utf-8")
+    with pytest.raises(UserError, match=r"pieces of SentencePiece without \[MASK\]"):
+        make_vocabulary(settings, tmp_path / "folder")
 
 
 @pytest.mark.parametrize("separator", ["\n", "---", "\n\n", "\n---\n", "=\n="])

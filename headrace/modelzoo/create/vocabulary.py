@@ -6,13 +6,14 @@ from pathlib import Path
 
 from headrace.errors import UserError
 from headrace.modelzoo.create.flags import Settings
+from headrace.modelzoo.create.piece_list import is_piece_list, save_piece_list
 from headrace.modelzoo.create.wordpiece import cleaner, save_wordpiece
 from headrace.text.vocabulary import Vocabulary, load_vocabulary, open_vocabulary
 
 SENTENCEPIECE_SUFFIXES = (".model", ".spm", ".spiece")
 
 
-def is_wordpiece_file(path: Path) -> bool:
+def is_entry_list(path: Path) -> bool:
     """A vocab.txt, whatever its name: the script asks for nothing else."""
     return not path.is_dir() and path.suffix not in SENTENCEPIECE_SUFFIXES
 
@@ -23,8 +24,9 @@ def make_vocabulary(settings: Settings, folder: Path) -> Vocabulary:
     if not path.exists():
         raise UserError(f"--vocab_file {path}: no such file or folder")
     try:
-        if is_wordpiece_file(path):
-            save_wordpiece(path, folder, settings.do_lower_case, settings.strip_accents)
+        if is_entry_list(path):
+            save = save_piece_list if is_piece_list(path) else save_wordpiece
+            save(path, folder, settings.do_lower_case, settings.strip_accents)
             return open_vocabulary(folder)
         return load_vocabulary(path, folder, lowercase=settings.do_lower_case, strip_accents=settings.strip_accents)
     except UserError as error:  # the keys of our YAML, in this command's words
@@ -35,7 +37,8 @@ def make_vocabulary(settings: Settings, folder: Path) -> Vocabulary:
 
 def sentence_cleaner(settings: Settings) -> Callable[[str], str] | None:
     """None where the tokenizer's own normalisation does it all."""
-    if is_wordpiece_file(Path(settings.vocab_file)):
+    path = Path(settings.vocab_file)
+    if is_entry_list(path) and not is_piece_list(path):
         return cleaner(settings.do_lower_case, settings.strip_accents)
     return None
 

@@ -71,11 +71,6 @@ def save_wordpiece(path: Path, folder: Path, lowercase: bool, strip_accents: boo
             f"--vocab_file {path}: no {', '.join(missing)} in it; give a BERT vocab.txt (an entry a line), a SentencePiece "
             ".model or a Hugging Face tokenizer folder"
         )
-    if not any(entry.startswith("##") for entry in entries) and any(entry.startswith("▁") for entry in entries):
-        raise UserError(
-            f"--vocab_file {path}: pieces of SentencePiece (they begin with ▁, none with ##), which would make most words "
-            "[UNK]; give SentencePiece's .model file instead"
-        )
     tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD_CHARACTERS))
     tokenizer.normalizer = normalizers.BertNormalizer(
         clean_text=False, handle_chinese_chars=True, strip_accents=False, lowercase=False
