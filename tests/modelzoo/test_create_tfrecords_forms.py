@@ -205,6 +205,17 @@ def test_csv_with_masks_says_what_the_records_say(text, tmp_path):
         assert [row[column] for row in rows] == np.squeeze(records[name]).tolist()
 
 
+@pytest.mark.parametrize("form", [None, "mlm-only", "csv-static-masking", "csv-mlm-only-static-masking"])
+def test_our_reader_opens_what_is_written(text, tmp_path, form):
+    from headrace.modelzoo.records.record_set import open_records
+
+    params = run(flags(text, "--output_dir", tmp_path, *SHORT, "--dupe_factor", 2, form=form))
+    vocabulary_size = (text / "vocab.txt").read_text().count("\n")
+    records = open_records(tmp_path, max_sequence_length=32, max_predictions_per_seq=6, vocabulary_size=vocabulary_size)
+    assert len(records) == params["n_examples"] and not records.notes
+    assert records.read(np.arange(len(records)))["input_ids"].shape == (len(records), 32)
+
+
 @pytest.mark.parametrize("form", ["csv-mlm-only", "csv-mlm-only-static-masking"])
 def test_csv_of_windows(text, tmp_path, form):
     run(flags(text, "--output_dir", tmp_path, *SHORT, form=form))
