@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from eras import PT_BERT, SHRUNK
 from record_files import THIRD_PARTY, VOCABULARY_SIZE, bert_arrays, gpt_arrays, write
 from torch.nn import functional as F
 from transformers import BertForPreTraining, GPT2LMHeadModel
@@ -420,3 +421,20 @@ def test_third_party_records_train_and_evaluate(folder, printed):
     figures = saved_dicts(printed())[2]
     assert 1000 < figures["eval/mlm_perplexity"] < 30522  # four steps say little, but more than nothing
     assert (folder / "tp512" / "model" / "tokenizer.json").is_file()
+
+
+@pytest.mark.skipif(not THIRD_PARTY.is_dir(), reason=f"{THIRD_PARTY} is not there")
+def test_csv_records_are_masked_at_load_and_a_checkpoint_gives_its_whole_state(tmp_path, printed):
+    """A PyTorch file: --checkpoint_path alone goes on at its step, with the flag its weights begin at step 0."""
+    path = tmp_path / "params.yaml"
+    path.write_text(PT_BERT, "utf-8")
+    data = [f"train_input.data_dir={THIRD_PARTY / 'mz_csv_msl128'}", "train_input.batch_size=4", *SHRUNK]
+    data += [f"train_input.vocab_file={THIRD_PARTY / 'vocab_uncased.txt'}", "runconfig.log_steps=1"]
+    data += ["train_input.max_sequence_length=128", "train_input.max_predictions_per_seq=20"]
+    runs = (("whole", 4, []), ("half", 2, []), ("rest", 4, ["--checkpoint_path", tmp_path / "half"]))
+    for name, steps, begin in runs:
+        do("CSX", "-m", "train", "-p", path, "-o", tmp_path / name, "--max_steps", steps, *begin, *data)
+    assert numbers(tmp_path / "whole") == numbers(tmp_path / "half") + numbers(tmp_path / "rest")
+    begin = ["--checkpoint_path", tmp_path / "half", "--is_pretrained_checkpoint"]
+    do("CSX", "-m", "train", "-p", path, "-o", tmp_path / "weights", "--max_steps", 1, *begin, *data)
+    assert [each["step"] for each in metrics(tmp_path / "weights")] == [1]
