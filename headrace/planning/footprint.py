@@ -77,6 +77,9 @@ def measure(
             module.config.use_cache = False  # pyright: ignore
     segments = segments_of(model)
     with fake, torch.random.fork_rng(devices=[]):
+        for buffer in model.buffers():
+            if buffer.device.type != "cpu":  # wherever it will run, it is measured on the CPU
+                buffer.data = torch.empty(buffer.shape, dtype=buffer.dtype)
         for parameter in model.parameters():
             parameter.data = torch.empty(parameter.shape)
             if parameter.requires_grad:
