@@ -190,6 +190,18 @@ def test_an_eager_rule_holds_no_gradients():
     assert eager.read["weight"] == lazy.read["weight"]
 
 
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox"])
+def test_a_footprint_does_not_depend_on_where_the_model_is(family):
+    """Of a model on another device, as one that will run on a GPU: it is measured on the CPU."""
+    model, inputs = make(family, 0.1).train(), batch(family, 0)
+
+    def run(model: nn.Module, _: Any) -> Tensor:
+        return sm.model_loss(model, {name: torch.zeros_like(value) for name, value in inputs.items()})
+
+    expected = measure(model, run, nullcontext)
+    assert measure(model.to("meta"), run, nullcontext) == expected
+
+
 @pytest.mark.parametrize("family", ["gpt_neox", "bert", "hand_written"])
 def test_a_footprint_is_what_really_happens(family):
     """Fake tensors against real ones: bytes that autograd saves."""
