@@ -66,13 +66,15 @@ class DeviceParams(Section):
     store, with the same numbers. On a CPU it is the process's memory, all but about 0.5 GiB for the interpreter and
     libraries. Default: nine tenths of what is free."""
     ram: ByteSize | None = None
-    """With a GPU: most host memory for what is not on the device. On a CPU the two are one, and this is refused."""
+    """With a GPU: most host memory for what is not on the device; default: nine tenths of what is free. On a CPU the two are
+    one, and this is refused but for placement ram."""
     store: Path | None = None
     """Folder for weights and optimizer state that are streamed; a fast local disk, best the one the run folder is on,
     because then checkpoints are links to it. Default: `store` in the run folder."""
     placement: Literal["auto", "device", "ram", "disk"] = "auto"
-    """Where weights and optimizer state live. auto: on the device, or as much of them as `memory` allows and the rest on
-    disk; device, disk: all of them there; ram: host memory, on a CPU the same as device."""
+    """Where weights and optimizer state live. auto: on the device, or as much of them as `memory` allows, beside a GPU then in
+    host memory, as much as `ram` allows, and the rest on disk; device, ram, disk: all of them there. ram on a CPU copies
+    as to a GPU, to a second set of slabs in the same memory: of use for tests alone."""
     activations: Literal["auto", "keep", "spill", "recompute"] = "auto"
     """What is kept of a segment's forward pass for its backward pass: everything; everything, on disk; or the input alone.
     auto: the first of these that fits."""

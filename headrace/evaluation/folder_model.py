@@ -89,6 +89,7 @@ def open_model(
         Saved(),
         policies,
         placing.pool_bytes,
+        host_pool_bytes=placing.pool_bytes,
         autocast=autocast,
         head=names.index(run_by_task[0]) if run_by_task else -1,
         tidy_above_bytes=memory_bytes + INTERPRETER_BYTES if memory_bytes is not None else None,

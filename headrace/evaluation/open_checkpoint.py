@@ -27,7 +27,7 @@ def open_to_evaluate(
         tokens_at_once = json.loads(run.plan.read_text("utf-8"))["microbatch_tokens"]
     segments = segments_of(model)
     placing, room = place(segments, None), Room(tokens_at_once, 1)
-    if params.device.placement in ("auto", "disk") and precision.device.type == "cpu":
+    if params.device.placement in ("auto", "disk"):
         placing, room = place_and_room(
             segments,
             budget_bytes(params, precision),

@@ -43,7 +43,7 @@ def footprints(params: Params, config: PretrainedConfig, precision: Precision, l
     model = blank_model(lambda: task.new_model(config), precision.device).requires_grad_()
     return cache(
         lambda examples: measure(
-            model, full_microbatch(params, task, config, examples, length), precision.autocast, task.HEAD
+            model, full_microbatch(params, task, config, examples, length), precision.on_cpu, task.HEAD
         )
     )
 

@@ -5,9 +5,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 
-def placeholder(shape: torch.Size) -> Tensor:
-    """A tensor of this shape in the memory of one number: a parameter whose weights are not here."""
-    return torch.zeros(()).expand(shape)
+def placeholder(shape: torch.Size, device: torch.device | None = None) -> Tensor:
+    """A tensor of this shape in the memory of one number: a parameter whose weights are not here. device None: the CPU."""
+    return torch.zeros((), device=device).expand(shape)
 
 
 def fill_blanks(model: nn.Module, device: torch.device) -> None:
@@ -16,7 +16,7 @@ def fill_blanks(model: nn.Module, device: torch.device) -> None:
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
             if parameter.is_meta:
-                fresh = nn.Parameter(placeholder(parameter.shape), parameter.requires_grad)
+                fresh = nn.Parameter(placeholder(parameter.shape, device), parameter.requires_grad)
                 setattr(module, name, made.setdefault(id(parameter), fresh))
         buffers = dict(module.named_buffers(recurse=False))
         for name, buffer in buffers.items():

@@ -54,7 +54,7 @@ class PhaseBeside:
 
     @property
     def segments_streamed(self) -> bool:
-        return any(line.placement == "disk" for line in self.segments)
+        return any(line.placement != "device" for line in self.segments)
 
 
 def beside(record: Mapping[str, Any]) -> list[PhaseBeside]:

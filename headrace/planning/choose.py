@@ -1,13 +1,17 @@
 """Choosing a way of training: placement, policy and microbatch, from sizes and a budget.
 
-Everything is on the device where it fits. If not, every segment starts on disk; activations are kept, or else spilled, or
+Everything is on the device where it fits. If not, every segment starts on disk (beside a GPU in host memory where they all
+fit); activations are kept, or else spilled, or
 else recomputed, with the largest microbatch that fits; what memory is left holds gradients and then whole segments,
-whichever saves more bytes a step, the first and last segments first because a pass turns around there.
+whichever saves more bytes a step, the first and last segments first because a pass turns around there. Beside a GPU segments
+then move from disk to host memory in the same order, as many as device.ram holds; on a CPU, where the two are one memory, only
+placement `ram` does so, as the GPU's twin.
 """
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Literal
 
 from headrace.errors import UserError
@@ -21,7 +25,7 @@ from headrace.streaming.activations import Policy
 class Wish:
     """What the user decided; the rest is chosen."""
 
-    placement: Literal["auto", "device", "disk"] = "auto"
+    placement: Literal["auto", "device", "ram", "disk"] = "auto"
     activations: Literal["auto", "keep", "spill", "recompute"] = "auto"
     microbatch_tokens: int | None = None
     most_microbatch_tokens: int = 4096
@@ -31,20 +35,34 @@ class Wish:
 
 
 def choose(
-    sizes: Sizes, works: Sequence[Work], memory_bytes: int | None, wish: Wish, head: int | None
+    sizes: Sizes,
+    works: Sequence[Work],
+    memory_bytes: int | None,
+    wish: Wish,
+    head: int | None,
+    ram_bytes: int | None = None,
 ) -> tuple[Choice, list[str]]:
-    """The choice, and why, in words. Raises UserError when memory does not suffice, with what would."""
+    """The choice, and why, in words. ram_bytes: of the host, beside a device apart. Raises UserError when memory does not
+    suffice, with what would."""
 
     def needs(choice: Choice) -> int:
         return max(sum(sizes.memory(choice, work).values()) for work in works)
 
     def fits(choice: Choice) -> bool:
-        return memory_bytes is None or needs(choice) <= memory_bytes
+        on_device = memory_bytes is None or needs(choice) <= memory_bytes
+        return on_device and (ram_bytes is None or sum(sizes.host_memory(choice).values()) <= ram_bytes)
+
+    def note(choice: Choice) -> None:
+        if memory_bytes is not None and needs(choice) > memory_bytes:
+            smallest.append(needs(choice))
+        else:
+            smallest_host.append(sum(sizes.host_memory(choice).values()))
 
     all_tokens = list(_microbatches(works, wish))
     smallest: list[int] = []
+    smallest_host: list[int] = []
     resident_bytes = 0
-    if wish.placement != "disk":
+    if wish.placement in ("auto", "device"):
         here: list[Placement] = ["device"] * len(sizes.sizes)
         policies: list[Policy] = ["keep"] if wish.activations == "auto" else [wish.activations]
         for policy in policies:
@@ -59,32 +77,43 @@ def choose(
                     ]
                 smallest.append(needs(choice))
     if wish.placement != "device":
-        on_disk = _everything_on_disk(sizes)
+        tiers: list[Placement] = ["ram"] if wish.placement == "ram" else ["disk"]
+        if wish.placement == "auto" and sizes.device.type != "cpu":
+            tiers = ["ram", "disk"]
         policies = ["keep", "spill", "recompute"] if wish.activations == "auto" else [wish.activations]
         # Fetching ahead hides the disk, so any policy with it comes before any without.
         ways: list[tuple[Policy, int]] = [(policy, p) for policy in policies for p in range(wish.prefetch, 0, -1)]
-        for policy, prefetch in [*ways, *((policy, 0) for policy in policies)]:
+        ways.extend((policy, 0) for policy in policies)
+        for start, (policy, prefetch) in product([_everything_in(sizes, tier) for tier in tiers], ways):
             for tokens in all_tokens:
-                choice = _choice(sizes, works, on_disk, policy, tokens, head, prefetch)
+                choice = _choice(sizes, works, start, policy, tokens, head, prefetch)
                 if fits(choice):
                     kept = 0
                     if policy == "spill" and wish.activations == "auto":
                         # The last segments' activations are needed first: keep as many as fit. A byte of memory
                         # saves one written and one read, more than gradients or weights do.
                         kept = bisect_right(
-                            range(1, len(on_disk) + 1),
+                            range(1, len(start) + 1),
                             False,
                             key=lambda n: (
-                                not fits(_choice(sizes, works, on_disk, policy, tokens, head, prefetch, kept=n))
+                                not fits(_choice(sizes, works, start, policy, tokens, head, prefetch, kept=n))
                             ),
                         )
-                        choice = _choice(sizes, works, on_disk, policy, tokens, head, prefetch, kept=kept)
-                    filled = _fill(
-                        sizes, works, choice, memory_bytes, needs, wish.placement == "auto", policy, head, kept
-                    )
+                        choice = _choice(sizes, works, start, policy, tokens, head, prefetch, kept=kept)
+                    budget = Budget(memory_bytes, ram_bytes, needs, fits)
+                    filled = _fill(sizes, works, choice, budget, wish.placement == "auto", policy, head, kept)
                     filled = _stage(sizes, works, filled, fits)
+                    filled = _keep_on_host(sizes, works, filled, ram_bytes)
                     return filled, _streamed_why(filled, policy, policies, tokens, all_tokens, wish, resident_bytes)
-                smallest.append(needs(choice))
+                note(choice)
+    if smallest_host:
+        raise UserError(
+            f"the run needs at least {size_text(min(smallest_host), up=True)} of host memory"
+            + (f" with device.placement = {wish.placement}" if wish.placement != "auto" else "")
+            + f", and device.ram is {size_text(ram_bytes or 0)}. Give it that, "
+            + ("leave the placement to `auto` or `disk`, " if wish.placement == "ram" else "")
+            + "or take a smaller model"
+        )
     raise UserError(
         f"the run needs at least {size_text(min(smallest), up=True)} of memory"
         + (f" with device.placement = {wish.placement}" if wish.placement != "auto" else "")
@@ -114,10 +143,20 @@ def _microbatches(works: Sequence[Work], wish: Wish) -> Iterator[int]:
     yield shortest
 
 
-def _everything_on_disk(sizes: Sizes) -> list[Placement]:
+@dataclass(frozen=True)
+class Budget:
+    memory_bytes: int | None
+    ram_bytes: int | None
+    needs: Callable[[Choice], int]
+    """Of `memory_bytes`."""
+    fits: Callable[[Choice], bool]
+    """Both."""
+
+
+def _everything_in(sizes: Sizes, tier: Placement) -> list[Placement]:
     """Segments without weights of their own, or used between segments, stay at hand."""
     return [
-        "disk" if size.num_parameters and segment.modules else "device"
+        tier if size.num_parameters and segment.modules else "device"
         for size, segment in zip(sizes.sizes, sizes.segments, strict=True)
     ]
 
@@ -148,8 +187,7 @@ def _fill(
     sizes: Sizes,
     works: Sequence[Work],
     choice: Choice,
-    memory_bytes: int | None,
-    needs: Callable[[Choice], int],
+    budget: Budget,
     with_segments: bool,
     policy: Policy,
     head: int | None,
@@ -161,29 +199,37 @@ def _fill(
         if sizes.eager:
             return choice
         whole = sum(pages(s.gradient_bytes) for s, p in zip(sizes.sizes, choice.placements, strict=True) if p == "disk")
-        left = whole if memory_bytes is None else (memory_bytes - needs(choice)) * LOST_SHARE // (LOST_SHARE + 1)
+        if sizes.apart(choice.placements):
+            limit, used = budget.ram_bytes, sum(sizes.host_memory(choice).values())
+        else:
+            limit, used = budget.memory_bytes, budget.needs(choice)
+        left = whole if limit is None else (limit - used) * LOST_SHARE // (LOST_SHARE + 1)
         return replace(choice, held_gradient_bytes=min(left, whole))
 
-    def moved(choice: Choice) -> int:
-        moved = [sizes.moved(choice, work) for work in works]
-        return sum((m.read_bytes + m.written_bytes) * work.steps for m, work in zip(moved, works, strict=True))
+    def moved(choice: Choice) -> tuple[int, int]:
+        """To and from disk; where that is equal, over the link to a device apart."""
+        moved = [(sizes.moved(choice, work), work.steps) for work in works]
+        return sum((m.read_bytes + m.written_bytes) * n for m, n in moved), sum(m.link_bytes * n for m, n in moved)
 
     best = held(choice)
     least = moved(best)
-    if memory_bytes is None or not with_segments:
+    if not with_segments or (budget.memory_bytes is None and budget.ram_bytes is None):
         return best
+    tiers: list[Placement] = ["device", "ram"] if sizes.apart(choice.placements) else ["device"]
     alone = choice.pool_bytes <= max(sizes.pool_bytes(choice.placements, work, 0) for work in works)
     placements = list(choice.placements)
     last = len(placements) - 1
-    for i in dict.fromkeys(i for k in range(len(placements)) for i in (k, last - k)):
-        if placements[i] == "device":
+    from_the_turns = list(dict.fromkeys(i for k in range(len(placements)) for i in (k, last - k)))
+    for tier, i in product(tiers, from_the_turns):
+        before = placements[i]
+        if before in ("device", tier):
             continue
-        placements[i] = "device"
+        placements[i] = tier
         more = _choice(
             sizes, works, placements, policy, choice.microbatch_tokens, head, 0 if alone else choice.prefetch, kept
         )
-        if needs(more) > memory_bytes:
-            placements[i] = "disk"
+        if not budget.fits(more):
+            placements[i] = before
             continue
         more = held(more)
         if moved(more) <= least:
@@ -203,6 +249,15 @@ def _stage(sizes: Sizes, works: Sequence[Work], choice: Choice, fits: Callable[[
     return choice
 
 
+def _keep_on_host(sizes: Sizes, works: Sequence[Work], choice: Choice, ram_bytes: int | None) -> Choice:
+    """Leave spilled activations in host memory, as many as there is room for."""
+    if not sizes.apart(choice.placements):
+        return choice
+    most = max(sizes.records_bytes(choice, work) for work in works)
+    left = most if ram_bytes is None else ram_bytes - sum(sizes.host_memory(choice).values())
+    return replace(choice, spill_host_bytes=min(most, left))
+
+
 def _microbatch_why(tokens: int, all_tokens: list[int], wish: Wish) -> list[str]:
     if wish.microbatch_tokens:
         return [f"microbatch of {tokens:,} tokens, as training.microbatch_tokens says"]
@@ -220,9 +275,13 @@ def _streamed_why(
     wish: Wish,
     resident_bytes: int,
 ) -> list[str]:
-    num_disk = choice.placements.count("disk")
-    reason = "device.placement says so" if wish.placement == "disk" else f"all would need {size_text(resident_bytes)}"
-    lines = [f"{num_disk} of {len(choice.placements)} segments on disk: {reason}"]
+    tiers: list[tuple[Placement, str]] = [("ram", "in host memory"), ("disk", "on disk")]
+    counts = [
+        f"{n} of {len(choice.placements)} segments {place}" for t, place in tiers if (n := choice.placements.count(t))
+    ]
+    chosen = wish.placement in ("ram", "disk")
+    reason = "device.placement says so" if chosen else f"all would need {size_text(resident_bytes)}"
+    lines = [f"{', '.join(counts)}: {reason}"]
     before = policies[: policies.index(policy)]
     lines.append(f"activations: {policy}" + (f" ({' and '.join(before)} would not fit)" if before else ""))
     return lines + _microbatch_why(tokens, all_tokens, wish)

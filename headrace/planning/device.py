@@ -23,6 +23,10 @@ class Precision:
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, self.dtype or torch.bfloat16, enabled=self.dtype is not None)
 
+    def on_cpu(self) -> torch.autocast:
+        """The same arithmetic for a model that is measured without its device (`headrace.planning.footprint`)."""
+        return torch.autocast("cpu", self.dtype or torch.bfloat16, enabled=self.dtype is not None)
+
     @property
     def compute_dtype(self) -> torch.dtype:
         return self.dtype or torch.float32

@@ -75,8 +75,9 @@ def measure(
     for module in model.modules():  # a cache of keys and values would remember the first run in the second
         if hasattr(getattr(module, "config", None), "use_cache"):
             module.config.use_cache = False  # pyright: ignore
-    segments = segments_of(model)
     with fake, torch.random.fork_rng(devices=[]):
+        _to_cpu(model)
+        segments = segments_of(model)
         for parameter in model.parameters():
             parameter.data = torch.empty(parameter.shape)
             if parameter.requires_grad:
@@ -102,6 +103,19 @@ def measure(
         measuring.between_peak_bytes,
         measuring.between_flops,
     )
+
+
+def _to_cpu(model: nn.Module) -> None:
+    """Wherever the model will run, it is measured on the CPU. (A fake tensor's device does not change with its data.)"""
+    made: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            if parameter.device.type != "cpu":
+                fresh = nn.Parameter(torch.empty(parameter.shape), parameter.requires_grad)
+                setattr(module, name, made.setdefault(id(parameter), fresh))
+        for name, buffer in module.named_buffers(recurse=False):
+            if buffer.device.type != "cpu":
+                module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype)
 
 
 class _Live(TorchDispatchMode):

@@ -16,6 +16,8 @@ class Machine:
     """Processor time that moving a byte to or from the disk takes: the system's, which the computation then lacks."""
     cores: int = 1
     measured: bool = False
+    link_bytes_per_s: float = 12e9
+    """Between host memory and a GPU, one way; measured where there is one, or else half of what PCIe 4.0 x16 promises."""
 
 
 ASSUMED = Machine(

@@ -18,6 +18,9 @@ class Spent:
 
     read_bytes: dict[str, int] = field(default_factory=dict)
     written_bytes: dict[str, int] = field(default_factory=dict)
+    sent_bytes: dict[str, int] = field(default_factory=dict)
+    """To a device apart."""
+    brought_bytes: dict[str, int] = field(default_factory=dict)
     wait_s: float = 0.0
     forward_s: float = 0.0
     backward_s: float = 0.0
@@ -25,7 +28,12 @@ class Spent:
     update_s: float = 0.0
 
     def add(self, other: "Spent", times: int = 1) -> None:
-        for mine, others in ((self.read_bytes, other.read_bytes), (self.written_bytes, other.written_bytes)):
+        for mine, others in (
+            (self.read_bytes, other.read_bytes),
+            (self.written_bytes, other.written_bytes),
+            (self.sent_bytes, other.sent_bytes),
+            (self.brought_bytes, other.brought_bytes),
+        ):
             for kind, size in others.items():
                 mine[kind] = mine.get(kind, 0) + times * size
         self.wait_s += times * other.wait_s
@@ -66,6 +74,8 @@ class Steps:
             Spent(
                 _mean(spent.read_bytes, n),
                 _mean(spent.written_bytes, n),
+                _mean(spent.sent_bytes, n),
+                _mean(spent.brought_bytes, n),
                 spent.wait_s / n,
                 spent.forward_s / n,
                 spent.backward_s / n,
@@ -83,6 +93,8 @@ class Steps:
             "rest_s": self.seconds / n - on_clock_s,
             "read_bytes": sum_by_kind(spent.read_bytes for spent in segments),
             "written_bytes": sum_by_kind(spent.written_bytes for spent in segments),
+            "sent_bytes": sum_by_kind(spent.sent_bytes for spent in segments),
+            "brought_bytes": sum_by_kind(spent.brought_bytes for spent in segments),
             "segments": [asdict(spent) for spent in segments],
         }
 
@@ -113,6 +125,8 @@ class Measured:
             Spent(
                 dict(traffic[i].read),
                 dict(traffic[i].written),
+                dict(traffic[i].sent),
+                dict(traffic[i].brought),
                 clock.wait_s[i],
                 clock.forward_s[i],
                 clock.backward_s[i],
@@ -123,7 +137,7 @@ class Measured:
 
     def record(self) -> list[dict[str, Any]]:
         """Per phase its mean step, plain data for plan.json."""
-        apart = [placement == "disk" and not self.store.eager for placement in self.store.placements]
+        apart = [placement != "device" and not self.store.eager for placement in self.store.placements]
         return [steps.mean(name, apart) for name, steps in self.works.items()]
 
 

@@ -5,7 +5,7 @@ segments are fetched, and footprints. The bytes of a step are exact and tested a
 upper bound of what tensors take at one time.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
@@ -19,7 +19,7 @@ from headrace.planning.footprint import Footprint, ModelFootprint
 from headrace.store.disk import DEPTH, DiskSegment
 from headrace.store.files import pages
 from headrace.store.layout import layout_of
-from headrace.store.store import STAGING_BYTES, Placement, gradient_room
+from headrace.store.store import STAGING_BYTES, Placement, apart, gradient_room, ram_gradient_bytes
 from headrace.store.traffic import SegmentTraffic, sum_by_kind
 from headrace.streaming.activations import Policy
 
@@ -74,18 +74,23 @@ class Choice:
     held_gradient_bytes: int = 0
     spill_bytes: int = 0
     stage_bytes: int = 0
+    host_pool_bytes: int = 0
+    spill_host_bytes: int = 0
 
     @property
     def streams(self) -> bool:
-        return "disk" in self.placements
+        return any(place != "device" for place in self.placements)
 
 
 @dataclass(frozen=True)
 class Moved:
-    """Bytes a step reads from disk and writes to it, by kind: of a segment, or of all."""
+    """Bytes a step reads from disk and writes to it, sends to a device apart and brings back, by kind: of a segment, or of
+    all."""
 
     read: dict[str, int] = field(default_factory=dict)
     written: dict[str, int] = field(default_factory=dict)
+    sent: dict[str, int] = field(default_factory=dict)
+    brought: dict[str, int] = field(default_factory=dict)
 
     @property
     def read_bytes(self) -> int:
@@ -94,6 +99,10 @@ class Moved:
     @property
     def written_bytes(self) -> int:
         return sum(self.written.values())
+
+    @property
+    def link_bytes(self) -> int:
+        return sum(self.sent.values()) + sum(self.brought.values())
 
 
 Footprints = Callable[[int, int], ModelFootprint]
@@ -109,9 +118,10 @@ class Sizes:
         rule: Rule,
         footprints: Footprints,
         eager: bool = False,
+        device: torch.device | None = None,
     ):
-        """eager: as `Store`'s, each segment is updated in backward."""
-        self.eager = eager
+        """eager: as `Store`'s, each segment is updated in backward. device None: the CPU."""
+        self.eager, self.device = eager, device or torch.device("cpu")
         self.segments, self.rule, self.footprints = list(segments), rule, footprints
         layouts = [layout_of(segment, ()) for segment in segments]
         self.owner = {entry.name: i for i, layout in enumerate(layouts) for entry in layout.entries}
@@ -140,9 +150,12 @@ class Sizes:
                 )
 
     def needs(self, placements: Sequence[Placement]) -> list[tuple[int, ...]]:
-        """Per segment the disk segments whose weights it uses, as `Streaming.needs`."""
+        """Per segment the fetched segments whose weights it uses, as `Streaming.needs`."""
         names = [[*segment.parameters, *segment.borrowed] for segment in self.segments]
-        return [tuple(sorted({self.owner[n] for n in each if placements[self.owner[n]] == "disk"})) for each in names]
+        return [tuple(sorted({self.owner[n] for n in each if placements[self.owner[n]] != "device"})) for each in names]
+
+    def apart(self, placements: Sequence[Placement]) -> bool:
+        return apart(self.device, placements)
 
     def pieces(self, work: Work, microbatch_tokens: int) -> list[tuple[ModelFootprint, int, int]]:
         """(footprint, its examples, how many of them) of a batch's microbatches."""
@@ -154,12 +167,15 @@ class Sizes:
 
     # ---- memory
 
-    def pool_bytes(self, placements: Sequence[Placement], work: Work, prefetch: int) -> int:
-        """Room for the weights of 1 + prefetch fetches in a row, whichever they are."""
+    def pool_bytes(
+        self, placements: Sequence[Placement], work: Work, prefetch: int, tiers: Sequence[Placement] = ("ram", "disk")
+    ) -> int:
+        """Room for the weights of 1 + prefetch fetches in a row, whichever they are; of those from these tiers."""
         needs = self.needs(placements)
         footprint = self.pieces(work, work.length)[0][0]
         order = [visit.segment for visit in footprint.visits if needs[visit.segment]]
-        room = [sum(pages(self.sizes[owner].weight_bytes) for owner in needs[i]) for i in [*order, *reversed(order)]]
+        each = [[owner for owner in needs[i] if placements[owner] in tiers] for i in [*order, *reversed(order)]]
+        room = [sum(pages(self.sizes[owner].weight_bytes) for owner in owners) for owners in each]
         room += room[:prefetch]
         return max((sum(room[k : k + 1 + prefetch]) for k in range(max(len(room) - prefetch, 1))), default=0)
 
@@ -173,9 +189,9 @@ class Sizes:
         return SPILL_RECORDS * max(records, default=0)
 
     def memory(self, choice: Choice, work: Work) -> dict[str, int]:
-        """Most bytes at one time, by kind."""
+        """Most bytes at one time, by kind, of the memory the device computes in."""
         on_device = [size for size, place in zip(self.sizes, choice.placements, strict=True) if place == "device"]
-        on_disk = [i for i, place in enumerate(choice.placements) if place == "disk"]
+        fetched = [i for i, place in enumerate(choice.placements) if place != "device"]
         need = {
             "weights": sum(size.weight_bytes for size in on_device),
             "gradients": sum(size.gradient_bytes for size in on_device)
@@ -183,19 +199,16 @@ class Sizes:
             "state": sum(size.state_bytes for size in on_device),
         }
         flush_bytes = 0
-        if on_disk:
-            ring: dict[str, int] = {}
-            for i in on_disk:
-                for name, size in self.sizes[i].ring_bytes.items():
-                    ring[name] = max(ring.get(name, 0), pages(size))
-            room = gradient_room([self.sizes[i].gradient_bytes for i in on_disk], self.eager)
+        if fetched:
             need["weights in flight"] = choice.pool_bytes
-            need["gradients in flight"] = choice.held_gradient_bytes + room
-            depth = 1 if self.rule.needs_whole_parameter else DEPTH
-            staging_bytes = STAGING_BYTES if any(s.stored_weight_bytes < s.weight_bytes for s in self.sizes) else 0
-            need["state in flight"] = depth * sum(ring.values()) + staging_bytes
-            need["state read ahead"] = self._staged_bytes(choice, work)
-            flush_bytes = max(self.sizes[i].weight_bytes for i in on_disk) + 4096
+            room = gradient_room([self.sizes[i].gradient_bytes for i in fetched], self.eager)
+            if self.apart(choice.placements):
+                need["gradients in flight"] = room
+            else:
+                need["gradients in flight"] = choice.held_gradient_bytes + room
+                need["state in flight"] = self._ring_bytes(fetched)
+                need["state read ahead"] = self._staged_bytes(choice, work)
+                flush_bytes = max(self.sizes[i].weight_bytes for i in fetched) + 4096
         if choice.spill_bytes:
             need["activations in flight"] = 2 * choice.spill_bytes  # a record, and what it is copied from
         need["activations"], need["temporaries"] = self._activations(choice, work)
@@ -203,13 +216,47 @@ class Sizes:
         need["lost between tensors"] = sum(need.values()) // LOST_SHARE
         return {kind: size for kind, size in need.items() if size}
 
+    def host_memory(self, choice: Choice) -> dict[str, int]:
+        """Most bytes at one time, by kind, of host memory beside a device apart; what the process itself takes aside."""
+        if not self.apart(choice.placements):
+            return {}
+        in_ram = [size for size, place in zip(self.sizes, choice.placements, strict=True) if place == "ram"]
+        on_disk = [i for i, place in enumerate(choice.placements) if place == "disk"]
+        need = {
+            "weights": sum(pages(size.weight_bytes) for size in in_ram),
+            "gradients": ram_gradient_bytes([size.gradient_bytes for size in in_ram], self.eager),
+            "state": sum(size.state_bytes for size in in_ram),
+            "activations": choice.spill_host_bytes,
+            "activations in flight": choice.spill_bytes,
+        }
+        if on_disk:
+            largest = max(self.sizes[i].weight_bytes for i in on_disk) + 4096
+            room = gradient_room([self.sizes[i].gradient_bytes for i in on_disk], self.eager)
+            need["weights in flight"] = (
+                choice.host_pool_bytes + largest
+            )  # brought back for an eager update, or to flush
+            need["gradients in flight"] = choice.held_gradient_bytes + room
+            need["state in flight"] = self._ring_bytes(on_disk)
+            need["state read ahead"] = choice.stage_bytes
+        return {kind: size for kind, size in need.items() if size}
+
+    def _ring_bytes(self, on_disk: Sequence[int]) -> int:
+        ring: dict[str, int] = {}
+        for i in on_disk:
+            for name, size in self.sizes[i].ring_bytes.items():
+                ring[name] = max(ring.get(name, 0), pages(size))
+        depth = 1 if self.rule.needs_whole_parameter else DEPTH
+        staging_bytes = STAGING_BYTES if any(s.stored_weight_bytes < s.weight_bytes for s in self.sizes) else 0
+        return depth * sum(ring.values()) + staging_bytes
+
     def first_states(self, placements: Sequence[Placement], work: Work) -> list[int]:
         """Bytes of state of the segments a step begins with, as far as they can be staged (`Store.to_stage`)."""
         needs = self.needs(placements)
         order = [v.segment for v in self.pieces(work, work.length)[0][0].visits if needs[v.segment]]
         if self.eager or self.rule.weight_dtype is not torch.float32:
             return []
-        return [self.sizes[i].state_bytes for i in takewhile(lambda i: needs[i] == (i,), order)]
+        staged = takewhile(lambda i: needs[i] == (i,) and placements[i] == "disk", order)
+        return [self.sizes[i].state_bytes for i in staged]
 
     def _staged_bytes(self, choice: Choice, work: Work) -> int:
         """What staged state takes beyond activations that are gone by then: all but those of the first fetched segments."""
@@ -260,7 +307,12 @@ class Sizes:
     def moved(self, choice: Choice, work: Work) -> Moved:
         """Bytes a step moves, from the second on: the first has no update to do."""
         segments = self.moved_by_segment(choice, work)
-        return Moved(sum_by_kind(each.read for each in segments), sum_by_kind(each.written for each in segments))
+        return Moved(
+            sum_by_kind(each.read for each in segments),
+            sum_by_kind(each.written for each in segments),
+            sum_by_kind(each.sent for each in segments),
+            sum_by_kind(each.brought for each in segments),
+        )
 
     def moved_by_segment(self, choice: Choice, work: Work) -> list[Moved]:
         """The same, by the segment that owns what is moved; activations by the one that saved them."""
@@ -274,24 +326,52 @@ class Sizes:
         pieces = self.pieces(work, choice.microbatch_tokens)
         visits = [v for v in pieces[0][0].visits if needs[v.segment]]
         spilled = self.spilled_gradients(choice, visits, needs)
+        is_apart = self.apart(choice.placements)
         for visit in visits:
             fetches = 1 if choice.policies[visit.segment] == "at_once" else 2
             for owner in needs[visit.segment]:
-                add(moved[owner].read, "weight", fetches * self.sizes[owner].stored_weight_bytes)
+                if choice.placements[owner] == "disk":
+                    add(moved[owner].read, "weight", fetches * self.sizes[owner].stored_weight_bytes)
+                if is_apart:
+                    add(moved[owner].sent, "weight", fetches * self.sizes[owner].weight_bytes)
         for owner in {owner for visit in visits for owner in needs[visit.segment] if self.sizes[owner].trainable}:
             size, read, written = self.sizes[owner], moved[owner].read, moved[owner].written
+            if is_apart:
+                add(moved[owner].brought, "gradient", size.gradient_bytes)
+                if self.eager and choice.placements[owner] == "disk":
+                    add(moved[owner].brought, "weight", size.weight_bytes)
+            if choice.placements[owner] == "ram":
+                continue
             add(read, "state", size.state_bytes)
             add(written, "weight", size.stored_weight_bytes)
             add(written, "state", size.state_bytes)
             if owner in spilled:
                 add(read, "gradient", size.gradient_bytes)
                 add(written, "gradient", size.gradient_bytes)
-        for footprint, _, count in pieces:
-            for visit in footprint.visits:
-                if choice.policies[visit.segment] == "spill":
-                    add(moved[visit.segment].read, "activation", count * visit.spilled_bytes)
-                    add(moved[visit.segment].written, "activation", count * visit.spilled_bytes)
+        left = choice.spill_host_bytes if is_apart else 0
+        for visit in self._records(choice, pieces):
+            own, size = moved[visit.segment], visit.spilled_bytes
+            if is_apart:
+                add(own.brought, "activation", size)
+                add(own.sent, "activation", size)
+            if is_apart and pages(size) <= left:
+                left -= pages(size)
+            else:
+                add(own.read, "activation", size)
+                add(own.written, "activation", size)
         return moved
+
+    def _records(self, choice: Choice, pieces: Sequence[tuple[ModelFootprint, int, int]]) -> Iterator[Footprint]:
+        """What a step spills, in the order in which it does."""
+        for visits in zip(*(footprint.visits for footprint, _, _ in pieces), strict=True):
+            for visit, (_, _, count) in zip(visits, pieces, strict=True):
+                if choice.policies[visit.segment] == "spill" and visit.spilled_bytes:
+                    yield from [visit] * count
+
+    def records_bytes(self, choice: Choice, work: Work) -> int:
+        """What all records of a step take, to keep them in host memory."""
+        pieces = self.pieces(work, choice.microbatch_tokens)
+        return sum(pages(visit.spilled_bytes) for visit in self._records(choice, pieces))
 
     def spilled_gradients(self, choice: Choice, visits: Sequence[Footprint], needs: list[tuple[int, ...]]) -> set[int]:
         """Owners whose gradients do not fit what may be held, when they come in the order in which they are finished."""
@@ -304,7 +384,7 @@ class Sizes:
         def finish(owner: int) -> None:
             nonlocal held_bytes
             size = max(pages(self.sizes[owner].gradient_bytes), 1)
-            if self.sizes[owner].trainable:
+            if self.sizes[owner].trainable and choice.placements[owner] == "disk":
                 if held_bytes + size <= choice.held_gradient_bytes:
                     held_bytes += size
                 else:
@@ -347,6 +427,9 @@ def with_pools(sizes: Sizes, choice: Choice, works: Sequence[Work], prefetch: in
         choice,
         prefetch=max(prefetch, 1),
         pool_bytes=max(sizes.pool_bytes(choice.placements, work, prefetch) for work in works) if choice.streams else 0,
+        host_pool_bytes=max(sizes.pool_bytes(choice.placements, work, prefetch, ("disk",)) for work in works)
+        if sizes.apart(choice.placements)
+        else 0,
         spill_bytes=max(sizes.spill_bytes(choice, work) for work in works),
     )
 

@@ -6,7 +6,7 @@ The way of training is chosen in `headrace.planning.choose`; here it is said wha
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ class SegmentPlan:
     activations: Policy
     device_bytes: dict[str, int]
     disk_bytes: dict[str, int]
+    ram_bytes: dict[str, int] = field(default_factory=dict)
+    """Host memory beside a device apart."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,9 @@ class SegmentWork:
     written_bytes: dict[str, int]
     compute_s: float
     update_s: float
+    sent_bytes: dict[str, int] = field(default_factory=dict)
+    """To a device apart."""
+    brought_bytes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,8 @@ class WorkPlan:
     segments: tuple[SegmentWork, ...]
     tokens_to_hide: int
     """Tokens a step from which on computing takes longer than streaming weights and state."""
+    sent_bytes: dict[str, int] = field(default_factory=dict)
+    brought_bytes: dict[str, int] = field(default_factory=dict)
 
     @property
     def tokens(self) -> int:
@@ -88,6 +95,11 @@ class Plan:
     machine: Machine
     """The rates that times were computed with."""
     why: tuple[str, ...]
+    ram_bytes: int | None = None
+    """The budget of host memory beside a device apart; None = not limited."""
+    needed_ram_bytes: dict[str, int] = field(default_factory=dict)
+    host_pool_bytes: int = 0
+    spill_host_bytes: int = 0
 
     @property
     def placements(self) -> list[Placement]:
@@ -96,8 +108,9 @@ class Plan:
     @property
     def tidy_above_bytes(self) -> int | None:
         """When a process that keeps to the budget takes more than this, the next segment may not have room for what it
-        needs beside the rest: freed memory has to go back to the system first. None = no budget, or nothing streams."""
-        if self.memory_bytes is None or not self.streams:
+        needs beside the rest: freed memory has to go back to the system first. None = no budget, nothing streams, or to a device
+        apart, where the host keeps no activations in its heap."""
+        if self.memory_bytes is None or not self.streams or self.needed_ram_bytes:
             return None
         return self.memory_bytes + INTERPRETER_BYTES - self.needed_bytes.get("temporaries", 0)
 
@@ -107,7 +120,12 @@ class Plan:
 
     @property
     def streams(self) -> bool:
-        return "disk" in self.placements
+        return any(place != "device" for place in self.placements)
+
+    @property
+    def needs_folder(self) -> bool:
+        """Whether anything is read from disk or written to it."""
+        return "disk" in self.placements or any(work.written_bytes for work in self.works)
 
     @property
     def total_s(self) -> float:
@@ -138,13 +156,14 @@ def make_plan(
     head: int | None = None,
     device: str = "cpu",
     folder: Path | None = None,
+    ram_bytes: int | None = None,
 ) -> Plan:
     """Choose, and say what it costs. head: the segment whose backward can follow its forward at once. folder: of
     the store, for messages.
 
     Raises UserError when memory or disk does not suffice, with what would.
     """
-    choice, why = choose(sizes, works, memory_bytes, wish, head)
+    choice, why = choose(sizes, works, memory_bytes, wish, head, ram_bytes)
     disk = _most(sizes.disk_bytes(choice, work, wish.snapshots) for work in works)
     if disk_free_bytes is not None and sum(disk.values()) > disk_free_bytes:
         kept = (
@@ -174,13 +193,17 @@ def make_plan(
         works=tuple(_work(sizes, choice, work, machine) for work in works),
         machine=machine,
         why=tuple(why),
+        ram_bytes=ram_bytes if sizes.apart(choice.placements) else None,
+        needed_ram_bytes=sizes.host_memory(choice),
+        host_pool_bytes=choice.host_pool_bytes,
+        spill_host_bytes=choice.spill_host_bytes,
     )
 
 
 def _segments(sizes: Sizes, choice: Choice, works: Sequence[Work]) -> tuple[SegmentPlan, ...]:
     plans = []
     for i, size in enumerate(sizes.sizes):
-        here = choice.placements[i] == "device"
+        place = choice.placements[i]
         state = {"weight": size.weight_bytes, "gradient": size.gradient_bytes, "state": size.state_bytes}
         stored = {"weight": size.stored_weight_bytes, "state": size.state_bytes}
         activation_bytes = max(sizes.activation_bytes(choice, work, i) for work in works)
@@ -191,9 +214,12 @@ def _segments(sizes: Sizes, choice: Choice, works: Sequence[Work]) -> tuple[Segm
                 placement=choice.placements[i],
                 activations=choice.policies[i],
                 device_bytes={
-                    k: v for k, v in {**(state if here else {}), "activation": activation_bytes}.items() if v
+                    k: v
+                    for k, v in {**(state if place == "device" else {}), "activation": activation_bytes}.items()
+                    if v
                 },
-                disk_bytes={} if here else {k: v for k, v in stored.items() if v},
+                disk_bytes={k: v for k, v in stored.items() if v} if place == "disk" else {},
+                ram_bytes={k: v for k, v in state.items() if v} if place == "ram" else {},
             )
         )
     return tuple(plans)
@@ -203,14 +229,14 @@ def _work(sizes: Sizes, choice: Choice, work: Work, machine: Machine) -> WorkPla
     moved, flops = sizes.moved(choice, work), sizes.flops(choice, work)
     segments = zip(sizes.sizes, sizes.moved_by_segment(choice, work), sizes.flops_by_segment(choice, work), strict=True)
     trainable = [(size.trainable, place) for size, place in zip(sizes.sizes, choice.placements, strict=True)]
-    on_disk = sum(count for count, place in trainable if place == "disk")
+    on_host = sum(count for count, place in trainable if place != "device")
     bounds = {
         "compute": flops / machine.flops,
         "read": moved.read_bytes / machine.read_bytes_per_s,
         "write": moved.written_bytes / machine.write_bytes_per_s,
         "update": sum(count for count, _ in trainable) / machine.update_parameters_per_s,
     }
-    overlapped_s = on_disk / machine.update_parameters_per_s
+    overlapped_s = on_host / machine.update_parameters_per_s
     # Updates of disk segments run beside the computation, on one of its cores, and so does the system's part of transfers;
     # updates of device segments come after it.
     beside_s = overlapped_s + (moved.read_bytes + moved.written_bytes) * machine.transfer_cpu_s_per_byte
@@ -221,7 +247,11 @@ def _work(sizes: Sizes, choice: Choice, work: Work, machine: Machine) -> WorkPla
         # Whole parameters are read, updated and written one after the other; chunks at the same time.
         one_by_one = sizes.rule.needs_whole_parameter
         busy_s = bounds["compute"] + (bounds["update"] + moved_s if one_by_one else max(bounds["update"], moved_s))
-    step_s = max(busy_s, bounds["read"] + bounds["write"])
+    if sizes.apart(choice.placements):
+        bounds["link"] = moved.link_bytes / machine.link_bytes_per_s
+        if sizes.device.type != "cpu" and not sizes.eager:  # the host's cores have nothing else to do
+            busy_s = max(busy_s - beside_s / machine.cores, beside_s)
+    step_s = max(busy_s, bounds["read"] + bounds["write"], bounds.get("link", 0.0))
     streamed_s = sum(
         (moved.read.get(kind, 0) / machine.read_bytes_per_s + moved.written.get(kind, 0) / machine.write_bytes_per_s)
         for kind in ("weight", "state", "gradient")
@@ -245,10 +275,14 @@ def _work(sizes: Sizes, choice: Choice, work: Work, machine: Machine) -> WorkPla
                 written_bytes=own.written,
                 compute_s=own_flops / machine.flops,
                 update_s=size.trainable / machine.update_parameters_per_s,
+                sent_bytes=own.sent,
+                brought_bytes=own.brought,
             )
             for size, own, own_flops in segments
         ),
         tokens_to_hide=round(tokens * streamed_s / bounds["compute"]) if bounds["compute"] else 0,
+        sent_bytes=moved.sent,
+        brought_bytes=moved.brought,
     )
 
 

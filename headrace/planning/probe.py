@@ -20,6 +20,7 @@ from headrace.planning.machine import Machine
 from headrace.store.files import SlabFile, aligned, header_of
 from headrace.store.layout import Entry
 from headrace.store.store import IO_THREADS
+from headrace.store.transfer import transfer_to
 from headrace.text.tokens import write_atomically
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def probe(
         transfer_cpu_s_per_byte=transfer_cpu_s / (2 * disk_bytes),
         cores=os.cpu_count() or 1,
         measured=True,
+        link_bytes_per_s=link_rate(precision.device) if precision.device.type == "cuda" else Machine.link_bytes_per_s,
     )
 
 
@@ -140,6 +142,23 @@ def disk_rates(folder: Path, num_bytes: int) -> tuple[float, float]:
         path.unlink(missing_ok=True)
         if created:
             folder.rmdir()
+
+
+def link_rate(device: torch.device, num_bytes: int = 256 << 20) -> float:
+    """Bytes a second between host memory and a device apart, in the slower direction: the median of a few copies, the way
+    the store makes them. On a GPU it has never run."""
+    transfer = transfer_to(device)
+    host, there = transfer.host_memory(num_bytes), transfer.device_memory(num_bytes)
+    rates = []
+    for copy in (lambda: transfer.send(host, there), lambda: transfer.bring(there, host)):
+        times = []
+        for _ in range(6):
+            started_s = time.perf_counter()
+            transfer.wait(copy())
+            times.append(time.perf_counter() - started_s)
+        rates.append(num_bytes / statistics.median(times[1:]))
+    transfer.close()
+    return min(rates)
 
 
 def update_rate(rule: Rule, num_parameters: int = 1 << 23) -> float:

@@ -53,10 +53,11 @@ def plan_run(
         rule,
         cache(
             lambda examples, length: measure(
-                model, full_microbatch(params, task, model.config, examples, length), precision.autocast, task.HEAD
+                model, full_microbatch(params, task, model.config, examples, length), precision.on_cpu, task.HEAD
             )
         ),
         eager=params.training.optimizer.eager,
+        device=precision.device,
     )
     works = [
         Work(f"phase {i}", phase.batch_size, phase.sequence_length, phase.steps)
@@ -64,10 +65,11 @@ def plan_run(
     ]
     device = params.device
     on_cpu = precision.device.type == "cpu"
-    if device.ram is not None and on_cpu:
-        raise UserError("device.ram: on a CPU, RAM is the device's memory; give device.memory alone")
-    if device.placement == "ram" and not on_cpu:
-        raise UserError("device.placement = ram: on a GPU there is no RAM tier yet; use auto, device or disk")
+    if device.ram is not None and on_cpu and device.placement != "ram":
+        raise UserError(
+            "device.ram: on a CPU, RAM is the device's memory; give device.memory alone (or device.placement = ram, which "
+            "copies as to a GPU)"
+        )
     plan_for = partial(
         make_plan,
         sizes,
@@ -75,7 +77,7 @@ def plan_run(
         memory_bytes=budget_bytes(params, precision),
         disk_free_bytes=_free_disk_bytes(params),
         wish=Wish(
-            placement="device" if device.placement == "ram" else device.placement,
+            placement=device.placement,
             activations=device.activations,
             microbatch_tokens=params.training.microbatch_tokens,
             most_microbatch_tokens=microbatch_tokens(params, model.config, precision),
@@ -85,6 +87,7 @@ def plan_run(
         head=next(i for i, segment in enumerate(segments) if segment.name == task.HEAD),
         device=precision.device.type,
         folder=folder,
+        ram_bytes=device.ram or int(FREE_SHARE * _free_host_bytes()),
     )
     machine = None if measure_machine else cached_machine(folder, rule, precision)
     if machine is None:
@@ -155,6 +158,10 @@ def budget_bytes(params: Params, precision: Precision) -> int:
 def _free_bytes(precision: Precision) -> int:
     if precision.device.type == "cuda":
         return torch.cuda.mem_get_info(precision.device)[0]
+    return _free_host_bytes()
+
+
+def _free_host_bytes() -> int:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         found = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}

@@ -21,17 +21,27 @@ def say_plan(plan: Plan, params: Params, vocabulary_size: int) -> None:
 
 def describe_plan(plan: Plan, params: Params, vocabulary_size: int) -> list[str | tuple[Row, list[Row]]]:
     """Lines, and tables as (head, rows)."""
+    in_ram = bool(plan.needed_ram_bytes)
     parts: list[str | tuple[Row, list[Row]]] = [
         f"{plan.num_parameters:,} parameters, vocabulary {vocabulary_size:,}, on {plan.device}",
         f"Optimizer: {describe_optimizer(params)}",
         *(f"- {line}" for line in plan.why),
         "",
         (
-            ("segment", "parameters", "placement", "activations", "in memory", "on disk"),
-            [_segment_row(list(group)) for _, group in groupby(plan.segments, _same)],
+            (
+                "segment",
+                "parameters",
+                "placement",
+                "activations",
+                "in memory",
+                *(["in RAM"] if in_ram else []),
+                "on disk",
+            ),
+            [_segment_row(list(group), in_ram) for _, group in groupby(plan.segments, _same)],
         ),
         "",
         _sum_line("Memory at the most", plan.needed_bytes, plan.memory_bytes, "device.memory"),
+        *([_sum_line("RAM at the most", plan.needed_ram_bytes, plan.ram_bytes, "device.ram")] if in_ram else []),
         _sum_line("Disk at the most", plan.disk_bytes, plan.disk_free_bytes, "free"),
         "",
         (
@@ -56,6 +66,8 @@ def describe_plan(plan: Plan, params: Params, vocabulary_size: int) -> list[str 
         for work in plan.works:
             kinds = [f"{k} {size_text(n)} read" for k, n in work.read_bytes.items()]
             kinds += [f"{k} {size_text(n)} written" for k, n in work.written_bytes.items()]
+            kinds += [f"{k} {size_text(n)} to the device" for k, n in work.sent_bytes.items()]
+            kinds += [f"{k} {size_text(n)} back" for k, n in work.brought_bytes.items()]
             parts.append(f"{work.name}, each step: {', '.join(kinds)}")
         most = max(plan.works, key=lambda work: work.tokens_to_hide)
         parts.append(
@@ -68,7 +80,7 @@ def describe_plan(plan: Plan, params: Params, vocabulary_size: int) -> list[str 
         ("Rates measured here" if plan.machine.measured else "Rates assumed, not measured (headrace plan --probe)")
         + f": {plan.machine.flops / 1e9:,.0f} GFLOP/s, read {plan.machine.read_bytes_per_s / 1e9:.2f} GB/s, write "
         f"{plan.machine.write_bytes_per_s / 1e9:.2f} GB/s, update {plan.machine.update_parameters_per_s / 1e6:,.0f} M "
-        f"parameters/s"
+        f"parameters/s" + (f", link {plan.machine.link_bytes_per_s / 1e9:.1f} GB/s" if in_ram else "")
     )
     if params.task.kind == "masked_lm":
         parts.append(
@@ -83,7 +95,7 @@ def _same(segment: SegmentPlan) -> tuple[object, ...]:
     return name, segment.num_parameters, segment.placement, segment.activations
 
 
-def _segment_row(group: Sequence[SegmentPlan]) -> Row:
+def _segment_row(group: Sequence[SegmentPlan], in_ram: bool) -> Row:
     first, last = group[0], group[-1]
     return (
         span(first.name, last.name),
@@ -91,6 +103,7 @@ def _segment_row(group: Sequence[SegmentPlan]) -> Row:
         first.placement,
         first.activations,
         _kinds(group, "device_bytes"),
+        *([_kinds(group, "ram_bytes")] if in_ram else []),
         _kinds(group, "disk_bytes"),
     )
 

@@ -67,6 +67,8 @@ def _tiers(plan: Mapping[str, Any]) -> str:
     memory, disk = plan["needed_bytes"], plan["disk_bytes"]
     place = "memory" if plan["device"] == "cpu" else f"{plan['device']} memory"
     columns = [_tier(f"In {place} at the most, as planned", memory, plan["memory_bytes"], "to use")]
+    if plan.get("needed_ram_bytes"):
+        columns.append(_tier("In RAM at the most, as planned", plan["needed_ram_bytes"], plan["ram_bytes"], "to use"))
     if disk:
         columns.append(_tier("On disk at the most, as planned", disk, plan["disk_free_bytes"], "free"))
     return f'<div class="two">{"".join(columns)}</div>'

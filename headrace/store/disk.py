@@ -9,7 +9,7 @@ written to: the update goes to a new file that takes its place.
 
 import errno
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -246,12 +246,13 @@ class DiskSegment:
             self.sums[path] = file_sum(path)
         return self.sums[path]
 
-    def spill(self, gradient: Tensor) -> Future[None]:
-        """Start writing the gradient (trainable_size,) to the scratch file."""
+    def spill(self, gradient: Tensor, ready: Callable[[], None]) -> Future[None]:
+        """Start writing the gradient (trainable_size,) to the scratch file. ready: waits until it is in memory."""
         self.spilled, self.gradient = True, None
 
         def write() -> None:
             data = _bytes(gradient)
+            ready()
             try:
                 if not self.scratch.exists():
                     SlabFile.create(self.scratch, header_of(self.layout.trainable, torch.float32), data.nbytes).close()

@@ -1,7 +1,7 @@
 """The weights of a Hugging Face folder, to run a model forward only.
 
     at hand      a segment's slab is filled once, when the store is made
-    on disk      filled from the folder's files whenever the segment is fetched
+    on disk      filled from the folder's files whenever the segment is fetched, and sent on to a device apart
 
 Nothing is written, so there is no state, no gradient and no update: those are `headrace.store.store.Store`'s.
 """
@@ -11,12 +11,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from headrace.errors import UserError
 from headrace.models.folder import FolderWeights
 from headrace.models.segments import Segment
 from headrace.store.files import aligned
 from headrace.store.layout import layout_of
-from headrace.store.store import Placement
+from headrace.store.store import Placement, apart
+from headrace.store.transfer import Mark, transfer_to
 
 
 class FolderStore:
@@ -31,13 +31,9 @@ class FolderStore:
     ):
         """Reads the segments placed on the device. Raises UserError where a tensor is missing or not what the model
         has."""
-        if "disk" in placements and device.type != "cpu":
-            raise UserError(
-                f"segments are read into CPU memory only; on {device.type} all must be at hand: give more device.memory, or "
-                f"device.kind = cpu"
-            )
         self.segments, self.weights, self.device = list(segments), weights, device
         self.placements = list(placements)
+        self.transfer = transfer_to(device) if apart(device, placements) else None
         self.layouts = [layout_of(segment, ()) for segment in segments]
         self.owner = {entry.name: i for i, layout in enumerate(self.layouts) for entry in layout.entries}
         self.read_bytes = 0
@@ -56,8 +52,16 @@ class FolderStore:
             self.weights.read(entry.name, entry.view(slab))
         self.read_bytes += 4 * self.layouts[i].size
 
+    def host_slab(self, i: int) -> Tensor | None:
+        """None: every fetch reads the files."""
+
+    def sent(self, i: int, mark: Mark) -> None:
+        """Nothing writes to what is sent but the next fetch, which waits."""
+
     def device_state(self, i: int) -> None:
         """There is none: nothing trains."""
 
     def close(self) -> None:
         """Files are open only while they are read."""
+        if self.transfer is not None:
+            self.transfer.close()

@@ -8,6 +8,7 @@ import ctypes
 import mmap
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from torch import Tensor
@@ -73,8 +74,9 @@ class Limit:
 class Pool:
     """Memory of at most limit_bytes, in use and free together."""
 
-    def __init__(self, limit_bytes: int):
-        self.limit_bytes = limit_bytes
+    def __init__(self, limit_bytes: int, make: Callable[[int], Tensor] = aligned):
+        """make: new memory of so many bytes, rounded up to pages."""
+        self.limit_bytes, self.make = limit_bytes, make
         self.in_use_bytes = 0
         self.waited_s = 0.0
         """How long those who asked have waited for room."""
@@ -98,7 +100,7 @@ class Pool:
                     return self._free.pop(i)
             while self._free and self.in_use_bytes + sum(m.nbytes for m in self._free) > self.limit_bytes:
                 self._free.pop(0)
-        return aligned(size)
+        return self.make(size)
 
     def has_room(self, num_bytes: int) -> bool:
         with self._changed:

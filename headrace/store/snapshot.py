@@ -4,7 +4,7 @@
     optimizer/000-embeddings.exp_avg.safetensors, ...                        one file a segment and role
 
 Segments on disk give their own files by hard link: nothing is copied, and the next update leaves a linked file alone.
-Segments on the device are written. The folder is the same either way, so a run can go on with another placement.
+Segments on the device and in host memory are written. The folder is the same either way, so a run can go on with another placement.
 """
 
 import json
@@ -18,7 +18,6 @@ from safetensors import safe_open
 from headrace.errors import UserError
 from headrace.models.folder import FolderWeights, stored_tensors
 from headrace.progress import say
-from headrace.store.device import DeviceSegment
 from headrace.store.disk import DiskSegment
 from headrace.store.files import header_of, write_slab
 from headrace.store.roles import Role
@@ -79,7 +78,7 @@ def read_snapshot(store: Store, folder: Path) -> None:
         store.fill(i, weights.tensors(segment.parameters))
         for role in state.roles:
             slab = (
-                state.state[role.name] if isinstance(state, DeviceSegment) else torch.zeros(role.size, dtype=role.dtype)
+                torch.zeros(role.size, dtype=role.dtype) if isinstance(state, DiskSegment) else state.state[role.name]
             )
             _read_role(folder / state_file(i, store, role), role, slab)
             if isinstance(state, DiskSegment):

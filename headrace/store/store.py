@@ -1,7 +1,11 @@
 """All segments' state, each on the tier it was placed on, and what a training step asks of it.
 
 Enters: gradients, segment by segment. Leaves: the exact global norm, and updates: at once where the state is on the
-device, on the next fetch where it is on disk.
+device, on the next fetch where it is in host memory or on disk; those are done on the host.
+
+    device    weights, gradients, state    what computes, and slabs of segments that are fetched
+    ram       weights, gradients, state    of a device apart from it: a GPU, or on a CPU its twin (`store.transfer`)
+    disk      weights, state               gradients held in host memory, or spilled
 """
 
 import fcntl
@@ -22,13 +26,15 @@ from headrace.optim import join_norms, tensor_norms
 from headrace.optim.rule import Rule
 from headrace.store.device import DeviceSegment
 from headrace.store.disk import DEPTH, DiskSegment, Ring
-from headrace.store.files import aligned
+from headrace.store.files import aligned, pages
 from headrace.store.layout import Entry, Layout, layout_of
 from headrace.store.memory import Pool
+from headrace.store.ram import RamSegment
 from headrace.store.roles import Update, first_values
 from headrace.store.traffic import Traffic
+from headrace.store.transfer import Mark, Transfer, transfer_to
 
-Placement = Literal["device", "disk"]
+Placement = Literal["device", "ram", "disk"]
 IO_THREADS = 4
 STAGING_BYTES = 16 << 20
 
@@ -55,27 +61,30 @@ class Store:
         memory from backward to update; the rest is spilled. stage_bytes: how much state may be read while a step ends, for the
         updates that the next one begins with. eager: update each segment as soon as its gradient is whole,
         which needs no global norm and holds no gradient. seed: of stochastic rounding."""
-        if placements is not None and "disk" in placements and device.type != "cpu":
-            raise UserError(
-                f"segments on disk are fetched into CPU memory only; on {device.type} everything must be resident: give more "
-                f"device.memory, or device.kind = cpu"
-            )
         self.segments, self.device, self.rule = list(segments), device, rule
-        self.placements = list(placements) if placements is not None else ["device"] * len(segments)
+        self.placements: list[Placement] = list(placements) if placements is not None else ["device"] * len(segments)
         self.layouts = [layout_of(segment, no_decay) for segment in segments]
         for i, layout in enumerate(self.layouts):
             if not layout.entries:  # it only borrows: nothing to place
                 self.placements[i] = "device"
+        self.transfer: Transfer | None = None
+        """None: segments are fetched into the memory that the device computes in."""
+        if apart(device, self.placements):
+            self.transfer = transfer_to(device)
         self._unlock: weakref.finalize | None = None
         self.threads = ThreadPoolExecutor(IO_THREADS, thread_name_prefix="headrace-io")
         self.traffic = Traffic(len(self.segments))
         self.folder, self.weight_dtype = folder, rule.weight_dtype
         self.eager, self.seed = eager, seed
         assert eager or not rule.needs_whole_parameter or "disk" not in self.placements, "this rule updates eagerly"
-        self.states: list[DeviceSegment | DiskSegment] = []
+        self.states: list[DeviceSegment | RamSegment | DiskSegment] = []
         for i, (segment, layout, placement) in enumerate(zip(segments, self.layouts, self.placements, strict=True)):
             if placement == "device":
                 self.states.append(DeviceSegment(segment, layout, rule, device))
+                continue
+            if placement == "ram":
+                assert self.transfer is not None
+                self.states.append(RamSegment(layout, rule, self.transfer))
                 continue
             assert folder is not None
             live = folder / "live"
@@ -112,13 +121,27 @@ class Store:
             4 * self.layouts[self.owner[name]].entry(name).size + 4096
             for segment in segments
             for name in segment.borrowed
-            if self.placements[self.owner[name]] == "disk"
+            if self.placements[self.owner[name]] != "device"
         )
         room = gradient_room([4 * state.layout.trainable_size for state in on_disk], eager)
-        self.gradient_pool = Pool(held_gradient_bytes + room + borrowed_bytes)
+        if self.transfer is None:
+            self.gradient_pool = self.held_pool = Pool(held_gradient_bytes + room + borrowed_bytes)
+        else:
+            fetched = [state for state in self.states if not isinstance(state, DeviceSegment)]
+            sizes = [4 * state.layout.trainable_size for state in fetched]
+            self.gradient_pool = Pool(gradient_room(sizes, eager) + borrowed_bytes, self.transfer.device_memory)
+            in_ram = [4 * state.layout.trainable_size for state in fetched if isinstance(state, RamSegment)]
+            held_bytes = held_gradient_bytes + ram_gradient_bytes(in_ram, eager)
+            self.held_pool = Pool(held_bytes + room, self.transfer.host_memory)
+        """Of gradients in backward, where computing is; and of those that wait for their update, on the host."""
         self._borrowed: dict[tuple[int, str], tuple[Tensor, Tensor]] = {}  # memory, gradient, by borrower and name
         self._gradients: dict[int, tuple[Tensor, Tensor]] = {}  # memory, slab: segments in backward now
         self._held: dict[int, Tensor] = {}  # memory of gradients that wait for their update
+        self._arriving: dict[int, Mark] = {}  # by segment, gradients on their way to the host
+        self._leaving: dict[int, Mark] = {}  # by address, the memory on the device that they leave
+        self._weights_again: Tensor | None = (
+            None  # host memory for weights of a disk segment that is updated in backward
+        )
         self._spills: list[Future[None]] = []
 
     @property
@@ -139,20 +162,25 @@ class Store:
         if isinstance(state, DeviceSegment):
             state.fill(weights, self.rule)
             return
-        slab = aligned(4 * layout.size).view(torch.float32)[: layout.size]
-        state.create(slab, first_values(layout, self.rule, state.roles, weights, slab))
-        for name, parameter in self.segments[i].parameters.items():
-            parameter.data = placeholder(layout.entry(name).shape)
+        if isinstance(state, RamSegment):
+            state.fill(weights, self.rule)
+        else:
+            slab = aligned(4 * layout.size).view(torch.float32)[: layout.size]
+            state.create(slab, first_values(layout, self.rule, state.roles, weights, slab))
+        self.forget(i)
 
     def forget(self, i: int) -> None:
         """Segment i gets another state from elsewhere: drop what is known of the old one."""
         state = self.states[i]
+        if isinstance(state, DeviceSegment):
+            return
+        state.pending = None
+        state.drop_gradient()
+        self.give_back_gradient(i)
         if isinstance(state, DiskSegment):
-            state.pending = None
-            state.drop_gradient()
             state.sums.clear()
-            for name, parameter in self.segments[i].parameters.items():
-                parameter.data = placeholder(self.layouts[i].entry(name).shape)
+        for name, parameter in self.segments[i].parameters.items():
+            parameter.data = placeholder(self.layouts[i].entry(name).shape, self.device)
 
     def weights(self, i: int) -> dict[str, Tensor]:
         """Segment i's weights as they are between steps, copied."""
@@ -160,6 +188,8 @@ class Store:
         if isinstance(state, DeviceSegment):
             return {entry.name: entry.view(state.weight).clone() for entry in layout.entries}
         assert state.pending is None, "flush first"
+        if isinstance(state, RamSegment):
+            return {entry.name: entry.view(state.weight).clone() for entry in layout.entries}
         slab = aligned(4 * layout.size).view(torch.float32)[: layout.size]
         state.load(slab, self.ring)
         return {entry.name: entry.view(slab) for entry in layout.entries}
@@ -175,9 +205,11 @@ class Store:
             gradient.zero_()
 
     def gradient(self, i: int) -> Tensor:
-        """The gradient slab of a disk segment in this step's backward, zeros at first (trainable_size,) fp32."""
+        """The gradient slab of a fetched segment in this step's backward, zeros at first (trainable_size,) fp32."""
         if i not in self._gradients:
             memory = self.gradient_pool.take(4 * self.layouts[i].trainable_size)
+            if self.transfer is not None:
+                self.transfer.before_computing(self._leaving.pop(memory.data_ptr(), None))
             slab = memory.view(torch.float32)[: self.layouts[i].trainable_size].zero_()
             self._gradients[i] = memory, slab
         return self._gradients[i][1]
@@ -192,6 +224,8 @@ class Store:
                 memory = torch.zeros(4 * entry.size, dtype=torch.uint8, device=self.device)
             else:
                 memory = self.gradient_pool.take(4 * entry.size)
+                if self.transfer is not None:
+                    self.transfer.before_computing(self._leaving.pop(memory.data_ptr(), None))
             gradient = memory.view(torch.float32)[: entry.size].view(entry.shape).zero_()
             self._borrowed[borrower, name] = memory, gradient
         return self._borrowed[borrower, name][1]
@@ -206,7 +240,7 @@ class Store:
         for borrower, name in sorted(key for key in self._borrowed if self.owner[key[1]] == i):
             memory, gradient = self._borrowed[borrower, name]
             self.layouts[i].entry(name).view(slab).add_(gradient)
-            if self.placements[i] == "disk":
+            if self.placements[i] != "device":
                 del self._borrowed[borrower, name]
                 self.gradient_pool.give(memory)
 
@@ -220,20 +254,54 @@ class Store:
         memory, slab = self._gradients.pop(i)
         self._add_borrowed(i, slab)
         state = self.states[i]
-        assert isinstance(state, DiskSegment)
+        assert not isinstance(state, DeviceSegment)
         state.norms = _norms(self.layouts[i], slab)
+        if self.transfer is not None:
+            memory, slab = self._bring_gradient(self.transfer, i, memory, slab)
         if self.due is not None:
             assert weights is not None, "an eager update needs the weights of its segment at hand"
-            state.gradient, state.pending = slab, self.due
-            state.load(weights, self.ring, have_weights=True)
-            self.gradient_pool.give(memory)
+            state.gradient, state.pending, self._held[i] = slab, self.due, memory
+            if isinstance(state, DiskSegment) and self.transfer is not None:
+                weights = self._bring_weights(self.transfer, i, weights)
+            self._wait_for_gradient(i)
+            if isinstance(state, DiskSegment):
+                state.load(weights, self.ring, have_weights=True)
+            else:
+                state.load()
+            self.give_back_gradient(i)
             return
-        if sum(held.nbytes for held in self._held.values()) + memory.nbytes <= self.held_gradient_bytes:
+        held = sum(held.nbytes for j, held in self._held.items() if self.placements[j] == "disk")
+        if isinstance(state, RamSegment) or held + memory.nbytes <= self.held_gradient_bytes:
             state.gradient, self._held[i] = slab, memory
             return
-        spill = state.spill(slab)
-        spill.add_done_callback(lambda _: self.gradient_pool.give(memory))
+        spill = state.spill(slab, lambda: self._wait_for_gradient(i))
+        spill.add_done_callback(lambda _: self.held_pool.give(memory))
         self._spills.append(spill)
+
+    def _bring_gradient(self, transfer: Transfer, i: int, memory: Tensor, slab: Tensor) -> tuple[Tensor, Tensor]:
+        """Begin moving a gradient from the device to the host; returns its memory and slab there."""
+        host = self.held_pool.take(4 * len(slab))
+        there = host.view(torch.float32)[: len(slab)]
+        mark = transfer.bring(slab, there)
+        self.traffic.segments[i].add_link("gradient", slab.nbytes, sent=False)
+        self._arriving[i] = self._leaving[memory.data_ptr()] = mark
+        self.gradient_pool.give(memory)
+        return host, there
+
+    def _bring_weights(self, transfer: Transfer, i: int, weights: Tensor) -> Tensor:
+        """A fetched segment's weights on the host again."""
+        if self._weights_again is None:
+            sizes = [layout.size for layout, p in zip(self.layouts, self.placements, strict=True) if p == "disk"]
+            self._weights_again = transfer.host_memory(4 * max(sizes))
+        host = self._weights_again.view(torch.float32)[: len(weights)]
+        transfer.wait(transfer.bring(weights, host))
+        self.traffic.segments[i].add_link("weight", weights.nbytes, sent=False)
+        return host
+
+    def _wait_for_gradient(self, i: int) -> None:
+        """Until segment i's gradient has come to the host."""
+        if self.transfer is not None:
+            self.transfer.wait(self._arriving.pop(i, None))
 
     def gradient_norm(self) -> Tensor:
         """Global L2 norm of the gradients, a Tensor (); bits of `torch.nn.utils.get_total_norm`."""
@@ -262,34 +330,55 @@ class Store:
     def update(self, *, step: int, lr: float, gradient_scale: float | Tensor) -> None:
         """One optimizer update of every segment. step counts from 1."""
         update = Update(self.rule, step, lr, gradient_scale, self.seed)
+        host_scale = gradient_scale.cpu() if isinstance(gradient_scale, Tensor) else gradient_scale
+        later = Update(self.rule, step, lr, host_scale, self.seed)
         eager, self.due = self.due is not None, None
         for i, state in enumerate(self.states):
             if isinstance(state, DeviceSegment):
                 state.update(update)
             elif self.layouts[i].trainable_size and not eager:
                 assert state.pending is None, f"segment {state.layout.segment} still lacks an update"
-                state.pending = update
+                state.pending = later
 
     def drop_gradients(self) -> None:
         """The step is skipped: forget its gradients."""
         for i, state in enumerate(self.states):
-            if isinstance(state, DiskSegment):
+            if not isinstance(state, DeviceSegment):
                 state.drop_gradient()
                 self.give_back_gradient(i)
 
     def give_back_gradient(self, i: int) -> None:
         """The segment's update is done: its gradient's memory is free."""
         if i in self._held:
-            self.gradient_pool.give(self._held.pop(i))
+            self._wait_for_gradient(i)
+            self.held_pool.give(self._held.pop(i))
+
+    def host_slab(self, i: int) -> Tensor | None:
+        """Where a segment's weights (size,) fp32 are on the host all the time; None: `load` needs a slab for them."""
+        state = self.states[i]
+        return state.weight if isinstance(state, RamSegment) else None
 
     def load(self, i: int, slab: Tensor, sums: bool = False) -> None:
-        """Fill the slab of a disk segment, updated; called on one thread at a time."""
+        """Fill the slab of a fetched segment in host memory, updated; called on one thread at a time."""
         state = self.states[i]
-        assert isinstance(state, DiskSegment)
+        assert not isinstance(state, DeviceSegment)
         had = state.pending is not None
-        state.load(slab, self.ring, sums)
+        if had:
+            self._wait_for_gradient(i)
+        if isinstance(state, DiskSegment):
+            state.load(slab, self.ring, sums)
+        else:
+            state.load()
         if had:
             self.give_back_gradient(i)
+
+    def sent(self, i: int, mark: Mark) -> None:
+        """Segment i's weights are on their way to the device until the mark."""
+        state = self.states[i]
+        assert not isinstance(state, DeviceSegment)
+        self.traffic.segments[i].add_link("weight", 4 * self.layouts[i].size, sent=True)
+        if isinstance(state, RamSegment):
+            state.sent = mark
 
     def to_stage(self, order: Sequence[int], needs: Sequence[tuple[int, ...]]) -> list[int]:
         """The first segments of a step's order whose state can be read before their update is known."""
@@ -317,12 +406,17 @@ class Store:
         """There will be no `load` that ends what `stage` began."""
         for i in owners:
             state = self.states[i]
-            assert isinstance(state, DiskSegment)
-            state.unstage()
+            if isinstance(state, DiskSegment):
+                state.unstage()
 
     def flush(self, sums: bool = False) -> None:
         """Do every update that is due. Nothing may be fetching meanwhile."""
-        due = [i for i, state in enumerate(self.states) if isinstance(state, DiskSegment) and state.pending]
+        due: list[int] = []
+        for i, state in enumerate(self.states):
+            if isinstance(state, RamSegment) and state.pending:
+                self.load(i, state.weight)
+            elif isinstance(state, DiskSegment) and state.pending:
+                due.append(i)
         if due:
             pool = Pool(max(4 * self.layouts[i].size for i in due) + 4096)
             for i in due:
@@ -332,7 +426,10 @@ class Store:
 
     def close(self) -> None:
         self.gradient_pool.close()
+        self.held_pool.close()
         self.threads.shutdown(wait=True, cancel_futures=True)
+        if self.transfer is not None:
+            self.transfer.close()
         if self._unlock is not None:
             self._unlock()
 
@@ -348,6 +445,18 @@ def _lock(folder: Path) -> int:
             f"{folder}: another process keeps its state here; wait for it, or choose another store"
         ) from None
     return handle
+
+
+def apart(device: torch.device, placements: Sequence[Placement]) -> bool:
+    """Whether what is fetched goes through host memory to a device apart from it. On a CPU the two are one, unless a segment
+    is placed in `ram`: then the device is a second set of slabs, as the twin of a GPU."""
+    return any(place != "device" for place in placements) and (device.type != "cpu" or "ram" in placements)
+
+
+def ram_gradient_bytes(sizes_bytes: Sequence[int], eager: bool) -> int:
+    """Host memory for the gradients of segments in `ram`: all of them, or with eager updates one at a time."""
+    sizes = [max(pages(size), 1) for size in sizes_bytes] or [0]
+    return max(sizes) if eager else sum(sizes)
 
 
 def gradient_room(sizes_bytes: Sequence[int], eager: bool) -> int:

@@ -26,6 +26,7 @@ from headrace.store.store import Store
 from headrace.streaming.activations import Policy, Saved
 from headrace.streaming.clock import Clock
 from headrace.streaming.fetch import Fetcher
+from headrace.streaming.generator import RandomState, random_state, set_random_state
 from headrace.streaming.lockstep import lane_number, meet, run_in_lanes
 from headrace.text.random import key
 
@@ -65,13 +66,14 @@ class Streaming:
         saved: Saved,
         policies: Sequence[Policy],
         pool_bytes: int = 0,
+        host_pool_bytes: int = 0,
         autocast: Callable[[], Any] = nullcontext,
         head: int = -1,
         tidy_above_bytes: int | None = None,
     ):
         """store: a FolderStore runs forward only. policies: how each segment keeps what its backward needs. head: the
         segment the task runs itself. tidy_above_bytes: when the process takes more than this, what is freed goes back to the
-        system at once."""
+        system at once. pool_bytes, host_pool_bytes: as `Fetcher`'s."""
         self.store, self.running, self.saved = store, running, saved
         self.policies, self.autocast = list(policies), autocast
         owner = {name: i for i, segment in enumerate(segments) for name in segment.parameters}
@@ -82,9 +84,9 @@ class Streaming:
         needs = []
         for segment in segments:
             names = [*segment.parameters, *segment.borrowed]
-            on_disk = [name for name in names if store.placements[owner[name]] == "disk"]
-            self.fetched.append([(parameters[name], owner[name], entries[name]) for name in on_disk])
-            needs.append(tuple(sorted({owner[name] for name in on_disk})))
+            elsewhere = [name for name in names if store.placements[owner[name]] != "device"]
+            self.fetched.append([(parameters[name], owner[name], entries[name]) for name in elsewhere])
+            needs.append(tuple(sorted({owner[name] for name in elsewhere})))
         self.needs = needs
         # Slabs on the device that a segment's saved tensors may lie in.
         self.resident = [
@@ -97,7 +99,7 @@ class Streaming:
             for segment in segments
         ]
         self.limit = Limit(tidy_above_bytes)
-        self.fetcher = Fetcher(store, needs, pool_bytes, self.limit)
+        self.fetcher = Fetcher(store, needs, pool_bytes, self.limit, host_pool_bytes)
         self.clock = Clock(len(segments), self._waited_s)
         self.head = head % len(segments)
         self.one_stack = len({s.name.rpartition("block-")[0] for s in segments if "block-" in s.name}) == 1
@@ -167,7 +169,7 @@ class Streaming:
             return function(*args, **kwargs)
         result, generator = meet(i, call, self.together)
         if generator is not None:
-            torch.set_rng_state(generator)
+            set_random_state(generator, self.store.device)
         return result
 
     def run_head(self, function: Callable[..., Any], *tensors: Tensor) -> Any:
@@ -218,7 +220,7 @@ class Streaming:
         for parameter, entry in self.borrowed[i]:
             parameter.grad = self.training_store.own_gradient(entry)
         for parameter, _, entry in self.fetched[i]:
-            parameter.data = placeholder(entry.shape)
+            parameter.data = placeholder(entry.shape, self.store.device)
             parameter.grad = None
         self.fetcher.release(slabs)
         self.limit.make_room()
@@ -243,7 +245,9 @@ class Streaming:
 
     def _waited_s(self) -> float:
         """How long computing has waited so far."""
-        return self.fetcher.waited_s + self.saved.waited_s + self.training_store.gradient_pool.waited_s
+        store = self.training_store
+        pools = {store.gradient_pool, store.held_pool}
+        return self.fetcher.waited_s + self.saved.waited_s + sum(pool.waited_s for pool in pools)
 
     def _seed(self, i: int, call: Call) -> None:
         if call.training:
@@ -285,14 +289,14 @@ class _Visit:
         self.leaves: list[list[Tensor]] = []  # per microbatch the differentiable inputs, cut off from what made them
         self.edges: list[list[GradientEdge | None]] = []  # per microbatch and output, where its backward begins
         self.outputs: list[tuple[list[Any], Any]] = []  # per microbatch: leaves (differentiable ones: None), structure
-        self.generators: list[Tensor | None] = []
+        self.generators: list[RandomState | None] = []
         self.slabs: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def run_plainly(self, j: int) -> tuple[Any, Tensor | None]:
+    def run_plainly(self, j: int) -> tuple[Any, RandomState | None]:
         call = self.calls[j]
         self.streaming._seed(self.i, call)
         result = call.function(*call.args, **call.kwargs)
-        return result, torch.get_rng_state() if call.training else None
+        return result, random_state(self.streaming.store.device) if call.training else None
 
     def forward(self) -> list[Tensor]:
         """All microbatches; returns the differentiable outputs, microbatch by microbatch."""
@@ -323,7 +327,7 @@ class _Visit:
                     ):
                         result = call.function(*args, **kwargs)
                     self.flat[j] = ([], structure)
-                self.generators.append(torch.get_rng_state() if call.training else None)
+                self.generators.append(random_state(streaming.store.device) if call.training else None)
                 outputs, structure = pytree.tree_flatten(result)
                 chosen = [_floats(t) if self.policy == "recompute" else _needs_grad(t) for t in outputs]
                 if self.policy == "at_once":
@@ -334,7 +338,9 @@ class _Visit:
                 elif self.policy != "recompute":
                     self.edges.append([get_gradient_edge(t) for t, yes in zip(outputs, chosen, strict=True) if yes])
                     for leaf in self.leaves[-1]:
-                        leaf.data = placeholder(leaf.shape)  # its memory belongs to what was saved, or to nobody
+                        leaf.data = placeholder(
+                            leaf.shape, leaf.device
+                        )  # its memory belongs to what was saved, or to nobody
                 if self.policy == "spill":
                     streaming.limit.make_room()
                 differentiable += [t.detach() for t, yes in zip(outputs, chosen, strict=True) if yes]
@@ -351,7 +357,7 @@ class _Visit:
         self.counts = [sum(t is _Differentiable for t in rest) for rest, _ in self.outputs]
         return differentiable
 
-    def results(self, differentiable: list[Tensor]) -> list[tuple[Any, Tensor | None]]:
+    def results(self, differentiable: list[Tensor]) -> list[tuple[Any, RandomState | None]]:
         """Put the differentiable outputs, now part of the graph, back where they were."""
         queue = iter(differentiable)
         results = []

@@ -51,36 +51,45 @@ def stream(
     *,
     optimizer: Optimizer,
     memory: str | int | None = None,
+    ram: str | int | None = None,
     store: str | Path | None = None,
     batch: tuple[int, int] | Mapping[str, Any] = (8, 512),
-    placement: Literal["auto", "device", "disk"] = "auto",
+    placement: Literal["auto", "device", "ram", "disk"] = "auto",
     activations: Literal["auto", "keep", "spill", "recompute"] = "auto",
     microbatch: int | None = None,
     prefetch: int = 2,
     loss: Loss | None = None,
     seed: int = 0,
+    device: Literal["cpu", "cuda"] = "cpu",
     machine: Machine = ASSUMED,
 ) -> StreamedModel:
     """A model whose weights, gradients and optimizer state live where there is room.
 
     model: a preset's name, a Hugging Face folder (its weights are read segment by segment; what it has none for begins anew,
     and that is said), a transformers config (new weights), or a module with a list of blocks, with its weights. memory:
-    what training may take, all but about 0.5 GiB for the interpreter; None = everything is resident. store: folder for what
-    does not fit. batch: the largest batch you will pass, (examples, tokens) or one such batch; what must fit is decided by
-    it. microbatch: examples that go through the model at once; default: as many as fit. loss: (module, inputs) -> mean
-    loss; default: the module's own.
+    what training may take, all but about 0.5 GiB for the interpreter; None = everything is resident. ram: with a GPU, host
+    memory beside it; on a CPU for placement="ram" alone, which copies as to a GPU. store: folder for what does not fit.
+    batch: the largest batch you will pass, (examples, tokens) or one such batch; what must fit is decided by it.
+    microbatch: examples that go through the model at once; default: as many as fit. loss: (module, inputs) -> mean loss;
+    default: the module's own. device: cuda is written and has never run.
 
     Raises UserError: unknown name, weights that are not the model's, a module without a list of blocks, or what cannot fit,
     with what would.
     """
-    module, weights = _module(model, seed, loss is not None)
+    where = torch.device(device)
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError("device = 'cuda': no CUDA device is available here")
+    if ram is not None and device == "cpu" and placement != "ram":
+        raise UserError("ram: on a CPU, RAM is the device's memory; give memory alone")
+    module, weights = _module(model, seed, loss is not None, where)
     memory_bytes = parse_bytes(memory) if memory is not None else None
+    ram_bytes = parse_bytes(ram) if ram is not None else None
     segments = segments_of(module)
     plan, examples = _plan(
         module, segments, optimizer, batch, memory_bytes, Path(store) if store else None, placement, activations,
-        microbatch, prefetch, loss, machine,
+        microbatch, prefetch, loss, machine, where, ram_bytes,
     )  # fmt: skip
-    if plan.streams and store is None:
+    if plan.needs_folder and store is None:
         raise UserError("what does not fit in `memory` needs a folder on disk: give store=FOLDER")
     made = build(
         module,
@@ -92,18 +101,21 @@ def stream(
         microbatch=examples,
         seed=seed,
         pool_bytes=plan.pool_bytes,
+        host_pool_bytes=plan.host_pool_bytes,
         held_gradient_bytes=plan.held_gradient_bytes,
         stage_bytes=plan.stage_bytes,
         spill_bytes=plan.spill_bytes,
+        spill_host_bytes=plan.spill_host_bytes,
         tidy_above_bytes=plan.tidy_above_bytes,
         loss_of=loss or model_loss,
+        device=where,
     )
     made.plan = plan
     return made
 
 
 def _module(
-    model: str | Path | nn.Module | PretrainedConfig, seed: int, has_loss: bool
+    model: str | Path | nn.Module | PretrainedConfig, seed: int, has_loss: bool, device: torch.device
 ) -> tuple[nn.Module, Callable[[list[Segment], int], dict[str, Tensor]] | None]:
     """The module, without weights unless it is the user's own, and where they come from."""
     if isinstance(model, nn.Module):
@@ -124,7 +136,7 @@ def _module(
     config.dtype = torch.float32  # whatever the files hold: what trains is fp32
     with torch.device("meta"):
         made = _class_of(config, has_loss)(config)
-    fill_blanks(made, torch.device("cpu"))
+    fill_blanks(made, device)
     made.train()
     if folder is None:
         return made, lambda segments, i: initial_weights(made, segments, i, seed)
@@ -160,12 +172,14 @@ def _plan(
     batch: tuple[int, int] | Mapping[str, Any],
     memory_bytes: int | None,
     store: Path | None,
-    placement: Literal["auto", "device", "disk"],
+    placement: Literal["auto", "device", "ram", "disk"],
     activations: Literal["auto", "keep", "spill", "recompute"],
     microbatch: int | None,
     prefetch: int,
     loss: Loss | None,
     machine: Machine,
+    device: torch.device,
+    ram_bytes: int | None,
 ) -> tuple[Plan, int]:
     """The plan, and how many examples go through the model at once."""
     if isinstance(batch, Mapping):
@@ -207,7 +221,7 @@ def _plan(
                 f"you will pass; models whose operations depend on values (mixtures of experts) cannot be planned"
             ) from error
 
-    sizes = Sizes(segments, optimizer.rule, footprint, eager=optimizer.eager)
+    sizes = Sizes(segments, optimizer.rule, footprint, eager=optimizer.eager, device=device)
     free = shutil.disk_usage(_existing(store)).free if store is not None else None
     plan = make_plan(
         sizes,
@@ -222,6 +236,8 @@ def _plan(
             prefetch=prefetch,
         ),
         head=head,
+        device=device.type,
+        ram_bytes=ram_bytes,
     )
     return plan, max(1, min(examples, plan.microbatch_tokens // length))
 

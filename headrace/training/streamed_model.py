@@ -5,7 +5,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -69,7 +69,7 @@ class StreamedModel:
         The loss is the mean over microbatches, each weighted by its share of labels (of examples, without labels).
         Raises UserError when loss or gradient is not finite; nothing is updated then.
         """
-        total = torch.zeros(())  # added up in fp32 and in order, whatever the groups
+        total = torch.zeros((), device=self.store.device)  # added up in fp32 and in order, whatever the groups
         parts = self._begin(batch)
         for group in self.streaming.groups(parts):
             loss = self._sum_of_losses(group)
@@ -93,12 +93,13 @@ class StreamedModel:
 
     def _parts(self, batch: Mapping[str, Any]) -> list[tuple[dict[str, Any], float]]:
         """The batch's microbatches, each with its share of the loss."""
-        parts = _split(batch, self.microbatch)
+        parts = _split(batch, self.microbatch, self.store.device)
         counts = [_count(part) for part in parts]
         return [(part, count / sum(counts)) for part, count in zip(parts, counts, strict=True)]
 
     def _losses(self, parts: Sequence[tuple[dict[str, Any], float]]) -> list[Tensor]:
-        return self.streaming.in_lanes(lambda part: self._loss_of(*part), parts)
+        with self.streaming.autocast():
+            return self.streaming.in_lanes(lambda part: self._loss_of(*part), parts)
 
     def _sum_of_losses(self, parts: Sequence[tuple[dict[str, Any], float]]) -> Tensor:
         losses = self._losses(parts)
@@ -236,12 +237,13 @@ def next_token_loss(model: Any, inputs: Mapping[str, Any], run_head: Callable[..
     return run_head(head, hidden, inputs["labels"])
 
 
-def room_for_two(store: Store, segments: Sequence[Segment]) -> int:
-    """Bytes of weights of a segment and its neighbour, the largest such sum: one computes while the other is fetched."""
+def room_for_two(store: Store, segments: Sequence[Segment], tiers: Sequence[Placement]) -> int:
+    """Bytes of weights in these tiers of a segment and its neighbour, the largest such sum: one computes while the other is
+    fetched."""
     needs = []
     for i, segment in enumerate(segments):
         owners = {i, *(store.owner[name] for name in segment.borrowed)}
-        needs.append(sum(4 * store.layouts[j].size + 4096 for j in owners if store.placements[j] == "disk"))
+        needs.append(sum(4 * store.layouts[j].size + 4096 for j in owners if store.placements[j] in tiers))
     return max((a + b for a, b in pairwise([*needs, 0])), default=0)
 
 
@@ -253,12 +255,12 @@ def no_cache(model: nn.Module) -> None:
             config.use_cache = False
 
 
-def _split(batch: Mapping[str, Any], size: int | None) -> list[dict[str, Any]]:
-    tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
+def _split(batch: Mapping[str, Any], size: int | None, device: torch.device) -> list[dict[str, Any]]:
+    tensors = {name: value.to(device) for name, value in batch.items() if isinstance(value, Tensor)}
     length = len(next(iter(tensors.values())))
     size = size or length
     return [
-        {name: (value[a : a + size] if name in tensors else value) for name, value in batch.items()}
+        {name: (tensors[name][a : a + size] if name in tensors else value) for name, value in batch.items()}
         for a in range(0, length, size)
     ]
 
@@ -281,13 +283,21 @@ def build(
     microbatch: int | None = None,
     seed: int = 0,
     pool_bytes: int | None = None,
+    host_pool_bytes: int | None = None,
     held_gradient_bytes: int = 0,
     stage_bytes: int = 0,
     spill_bytes: int = 64 << 20,
+    spill_host_bytes: int = 0,
     tidy_above_bytes: int | None = None,
     loss_of: Loss = model_loss,
+    device: torch.device | None = None,
+    autocast: Callable[[], Any] = nullcontext,
 ) -> StreamedModel:
-    """A streamed model from a module. weights: values of a segment's parameters; None = those the module holds."""
+    """A streamed model from a module. weights: values of a segment's parameters; None = those the module holds. device
+    None: the CPU. autocast: arithmetic of forward and backward."""
+    device = device or torch.device("cpu")
+    for buffer in model.buffers():
+        buffer.data = buffer.data.to(device)
     segments = segments_of(model)
     config = _config_to_save(model, optimizer)
     no_cache(model)
@@ -296,7 +306,7 @@ def build(
         segments,
         optimizer.rule,
         optimizer.no_decay,
-        torch.device("cpu"),
+        device,
         places,
         folder,
         held_gradient_bytes=held_gradient_bytes,
@@ -307,17 +317,30 @@ def build(
     for i, segment in enumerate(segments):
         if weights is not None:
             store.fill(i, weights(segments, i))
-        elif store.placements[i] == "disk":  # on the device they were taken over when the store was made
+        elif store.placements[i] != "device":  # on the device they were taken over when the store was made
             store.fill(i, {name: parameter.detach() for name, parameter in segment.parameters.items()})
     running = Pass(seed)
     head = causal_head(model, segments)
-    saved = Saved(folder / "scratch" / "activations" if folder else None, spill_bytes, store.traffic)
+    scratch = folder / "scratch" / "activations" if folder else None
+    saved = Saved(scratch, spill_bytes, store.traffic, store.transfer, spill_host_bytes)
     chosen: list[Policy] = [policies] * len(segments) if isinstance(policies, str) else list(policies)
     if head is not None and loss_of is model_loss:
         chosen[head] = "at_once"
     if pool_bytes is None:
-        pool_bytes = room_for_two(store, segments)
-    streaming = Streaming(segments, store, running, saved, chosen, pool_bytes, tidy_above_bytes=tidy_above_bytes)
+        pool_bytes = room_for_two(store, segments, ("ram", "disk"))
+    if host_pool_bytes is None:
+        host_pool_bytes = room_for_two(store, segments, ("disk",))
+    streaming = Streaming(
+        segments,
+        store,
+        running,
+        saved,
+        chosen,
+        pool_bytes,
+        host_pool_bytes,
+        autocast=autocast,
+        tidy_above_bytes=tidy_above_bytes,
+    )
     install_segments(model, segments, streaming)
     return StreamedModel(model, segments, store, streaming, running, optimizer, microbatch, loss_of, config)
 

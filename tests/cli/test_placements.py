@@ -70,6 +70,25 @@ def test_from_disk(make, in_memory, activations):
     assert_same(found, in_memory)
 
 
+def test_from_ram(make, in_memory):
+    """The CPU as the twin of a GPU: copies to a second set of slabs."""
+    job = make(placement="ram", ram="1GiB", activations="spill")
+    shown = job("plan").out
+    assert "RAM at the most" in shown and "of 1.00 GiB device.ram" in shown and "to the device" in shown
+    found = run(job)
+    assert {segment["placement"] for segment in found["plan"]["segments"]} == {"ram"}
+    for planned, measured in zip(found["plan"]["works"], found["plan"]["measured"], strict=True):
+        assert measured["sent_bytes"]["weight"] == planned["sent_bytes"]["weight"] > 0
+        assert measured["brought_bytes"]["gradient"] == planned["brought_bytes"]["gradient"] > 0
+        assert not measured["read_bytes"] and not measured["written_bytes"]
+    assert_same(found, in_memory)
+
+
+def test_ram_is_the_devices_own_on_a_cpu(make):
+    outcome = make(placement="auto", ram="1GiB")("plan")
+    assert outcome.code == 2 and "device.ram: on a CPU, RAM is the device's memory" in outcome.err
+
+
 @pytest.mark.parametrize("placement", ["device", "disk", "auto"])
 def test_evaluate_gives_the_figures_of_training(make, in_memory, placement):
     """From the checkpoint's folder, at hand or fetched segment by segment."""
@@ -85,7 +104,9 @@ def test_evaluate_gives_the_figures_of_training(make, in_memory, placement):
             assert record == by_step[record["step"]]
 
 
-@pytest.mark.parametrize(("first", "then"), [("disk", "device"), ("device", "disk")])
+@pytest.mark.parametrize(
+    ("first", "then"), [("disk", "device"), ("device", "disk"), ("disk", "ram"), ("ram", "device")]
+)
 def test_going_on_with_another_placement(make, in_memory, first, then):
     made = make(placement=first)
     phases = made.tree["training"]["phases"]

@@ -4,12 +4,14 @@ import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 import headrace.training.optimizers as optimizers
 import headrace.training.streamed_model as sm
@@ -21,7 +23,8 @@ from headrace.planning.footprint import measure
 from headrace.planning.machine import Machine
 from headrace.planning.measured import Measured
 from headrace.planning.memory import Choice, Sizes, Work
-from headrace.planning.plan import make_plan
+from headrace.planning.plan import Plan, make_plan
+from headrace.store.store import Placement
 from headrace.streaming import activations as activations_module
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "streaming"))
@@ -30,10 +33,16 @@ from models import batch, make
 LENGTH, EXAMPLES = 12, 8
 MACHINE = Machine(flops=1e9, read_bytes_per_s=1e9, write_bytes_per_s=0.5e9, update_parameters_per_s=1e8, cores=2)
 LAZY = optimizers.AdamW(lr=1e-3)
+MIXES: dict[str, tuple[Placement, ...]] = {"mixed": ("device", "disk"), "three": ("ram", "disk", "device")}
 
 
-def sizes_of(family: str, head_at_once: bool = False, optimizer: optimizers.Optimizer = LAZY) -> Sizes:
-    model = make(family, 0.1).train()
+def sizes_of(
+    family: str,
+    head_at_once: bool = False,
+    optimizer: optimizers.Optimizer = LAZY,
+    model: nn.Module | None = None,
+) -> Sizes:
+    model = model or make(family, 0.1).train()
 
     def microbatch(examples: int, length: int):
         inputs = batch(family, 0, examples, length)
@@ -88,6 +97,10 @@ def measured_step(made: sm.StreamedModel, family: str) -> dict[str, Any]:
         ("gpt2", "mixed", "keep", 0, optimizers.AdamW(lr=1e-3, max_norm=None)),
         ("t5", "disk", "recompute", 0, optimizers.Adafactor(lr=1e-3)),
         ("llama", "disk", "spill", 60_000, optimizers.AdamW8bit(lr=1e-3)),
+        ("gpt_neox", "ram", "spill", 0, LAZY),
+        ("bert", "three", "spill", 60_000, LAZY),
+        ("t5", "three", "keep", 0, optimizers.AdamW(lr=1e-3, max_norm=None)),
+        ("gpt2", "three", "recompute", 0, optimizers.AdamW(lr=1e-3, weights="split_bf16")),
     ],
 )
 def test_bytes_a_step(tmp_path, monkeypatch, family, placement, policy, held_bytes, optimizer):
@@ -95,7 +108,9 @@ def test_bytes_a_step(tmp_path, monkeypatch, family, placement, policy, held_byt
     for module in (activations_module, footprint_module):
         monkeypatch.setattr(module, "SMALL_BYTES", 1 << 10)
     segments = segments_of(make(family, 0.1))
-    places = [placement if placement != "mixed" else ("device", "disk")[i % 2] for i in range(len(segments))]
+    tiers: tuple[Placement, ...] = MIXES.get(placement, (placement,))
+    places = [tiers[i % len(tiers)] for i in range(len(segments))]
+    spill_host_bytes = 100_000 if "ram" in places else 0  # some records stay in host memory, some go on to disk
     made = sm.build(
         make(family, 0.1).train(),
         optimizer,
@@ -104,6 +119,7 @@ def test_bytes_a_step(tmp_path, monkeypatch, family, placement, policy, held_byt
         policies=policy,
         microbatch=3,
         held_gradient_bytes=held_bytes,
+        spill_host_bytes=spill_host_bytes,
     )
     found = measured_step(made, family)
     sizes = sizes_of(family, head_at_once="at_once" in made.streaming.policies, optimizer=optimizer)
@@ -112,15 +128,56 @@ def test_bytes_a_step(tmp_path, monkeypatch, family, placement, policy, held_byt
         tuple(made.streaming.policies),
         microbatch_tokens=3 * LENGTH,
         held_gradient_bytes=held_bytes,
+        spill_host_bytes=spill_host_bytes,
     )
     assert sizes.needs(choice.placements) == made.streaming.needs
     moved = sizes.moved(choice, Work("", EXAMPLES, LENGTH))
     assert (moved.read, moved.written) == (found["read_bytes"], found["written_bytes"])
+    assert (moved.sent, moved.brought) == (found["sent_bytes"], found["brought_bytes"])
+    assert bool(moved.link_bytes) == ("ram" in places)
     for own, segment in zip(sizes.moved_by_segment(choice, Work("", EXAMPLES, LENGTH)), found["segments"], strict=True):
         assert (own.read, own.written) == (segment["read_bytes"], segment["written_bytes"])
-    assert ("gradient" in moved.read) == (held_bytes < 10**9 and not optimizer.eager)
+        assert (own.sent, own.brought) == (segment["sent_bytes"], segment["brought_bytes"])
+    assert ("gradient" in moved.read) == ("disk" in places and held_bytes < 10**9 and not optimizer.eager)
     assert ("activation" in moved.read) == (policy == "spill")
     made.close()
+
+
+def plan_beside_a_gpu(memory_bytes: int | None, ram_bytes: int | None, **wish: Any) -> Plan:
+    """A plan needs no GPU."""
+    config = GPTNeoXConfig(
+        vocab_size=311, hidden_size=48, num_hidden_layers=24, num_attention_heads=2, intermediate_size=96
+    )
+    sizes = sizes_of("gpt_neox", model=GPTNeoXForCausalLM(config).train())
+    sizes.device = torch.device("cuda")
+    return make_plan(
+        sizes,
+        [Work("phase 0", EXAMPLES, LENGTH)],
+        memory_bytes=memory_bytes,
+        ram_bytes=ram_bytes,
+        disk_free_bytes=None,
+        machine=MACHINE,
+        wish=Wish(**wish),
+        device="cuda",
+    )
+
+
+def test_beside_a_gpu_segments_go_to_the_device_then_to_ram_then_to_disk():
+    whole = sum(plan_beside_a_gpu(None, None, placement="device").needed_bytes.values())
+    all_in_ram = plan_beside_a_gpu(None, None, placement="ram")
+    assert set(all_in_ram.placements) == {"ram"} and not all_in_ram.needs_folder
+    assert not all_in_ram.works[0].read_bytes and all_in_ram.works[0].sent_bytes["weight"] > 0
+    moved = []
+    for share in (1.2, 0.6, 0.5, 0.3):
+        most = int(share * sum(all_in_ram.needed_ram_bytes.values()))
+        plan = plan_beside_a_gpu(int(0.4 * whole), most)
+        assert sum(plan.needed_bytes.values()) <= 0.4 * whole and sum(plan.needed_ram_bytes.values()) <= most
+        tiers = [tier for tier, _ in groupby(plan.placements)]  # a pass turns around at both ends
+        assert tiers == ["device", "ram", *(["disk", "ram"] if share < 1 else []), "device"]
+        moved.append(sum(plan.works[0].read_bytes.values()) + sum(plan.works[0].written_bytes.values()))
+    assert moved[0] == 0 and moved == sorted(moved) and len(set(moved)) == 4
+    with pytest.raises(UserError, match=r"at least .* of host memory with device.placement = ram, and device.ram is"):
+        plan_beside_a_gpu(None, 1000, placement="ram")
 
 
 def test_an_eager_rule_holds_no_gradients():
@@ -131,6 +188,18 @@ def test_an_eager_rule_holds_no_gradients():
     eager = sizes.moved(choice, Work("", EXAMPLES, LENGTH))
     assert "gradient" in lazy.read and "gradient" not in eager.read
     assert eager.read["weight"] == lazy.read["weight"]
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox"])
+def test_a_footprint_does_not_depend_on_where_the_model_is(family):
+    """Of a model on another device, as one that will run on a GPU: it is measured on the CPU."""
+    model, inputs = make(family, 0.1).train(), batch(family, 0)
+
+    def run(model: nn.Module, _: Any) -> Tensor:
+        return sm.model_loss(model, {name: torch.zeros_like(value) for name, value in inputs.items()})
+
+    expected = measure(model, run, nullcontext)
+    assert measure(model.to("meta"), run, nullcontext) == expected
 
 
 @pytest.mark.parametrize("family", ["gpt_neox", "bert", "hand_written"])

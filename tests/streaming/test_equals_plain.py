@@ -61,7 +61,8 @@ ADAMW = headrace.AdamW(lr=1e-3, max_norm=MAX_NORM)
 
 def streamed(family, dropout, microbatch, folder, placement="disk", policy="keep", optimizer=ADAMW, **settings):
     def places(segments):
-        return [placement if placement != "mixed" else ("device", "disk")[i % 2] for i in range(len(segments))]
+        tiers = {"mixed": ("device", "disk"), "three": ("ram", "disk", "device")}.get(placement, (placement,))
+        return [tiers[i % len(tiers)] for i in range(len(segments))]
 
     return sm.build(
         make(family, dropout).train(),
@@ -116,6 +117,10 @@ SETTINGS = [
     {"placement": "mixed", "pool_bytes": 1 << 24, "stage_bytes": 1 << 24},
     {"placement": "disk", "held_gradient_bytes": 1 << 30},
     {"placement": "disk", "held_gradient_bytes": 50_000, "pool_bytes": 1 << 24, "stage_bytes": 1 << 24},
+    {"placement": "ram"},
+    {"placement": "ram", "policy": "spill", "spill_host_bytes": 50_000},
+    {"placement": "three", "policy": "spill", "spill_host_bytes": 1 << 24, "pool_bytes": 1 << 24},
+    {"placement": "three", "policy": "recompute", "held_gradient_bytes": 1 << 24, "stage_bytes": 1 << 24},
 ]
 
 
@@ -153,7 +158,7 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neox"])
 def test_every_state_format_gives_the_same_bits_wherever_it_lies(tmp_path, family, name):
     found = []
-    for number, placement in enumerate(["device", "disk", "mixed"]):
+    for number, placement in enumerate(["device", "disk", "mixed", "ram", "three"]):
         (tmp_path / str(number)).mkdir()
         made = streamed(family, 0.1, 2, tmp_path / str(number), placement, optimizer=OPTIMIZERS[name])
         losses = [made.step(batch(family, step)) for step in range(4)]

@@ -12,9 +12,6 @@ from transformers import AutoModelForCausalLM, GPT2Config
 
 import headrace
 from headrace.errors import UserError
-from headrace.models.segments import segments_of
-from headrace.optim import AdamW
-from headrace.store.store import Store
 
 CONFIG = GPT2Config(
     vocab_size=VOCABULARY, n_embd=64, n_layer=4, n_head=2, n_positions=64, bos_token_id=0, eos_token_id=0
@@ -68,9 +65,11 @@ def test_saving_copies_nothing_and_later_steps_leave_it_alone(tmp_path):
     assert all(path.stat().st_nlink == 1 for path in files)
 
 
-@pytest.mark.parametrize("placement", ["disk", "device"])
-def test_a_snapshot_goes_on_exactly_on_any_placement(tmp_path, placement):
-    model = stream(CONFIG, tmp_path / "store")
+@pytest.mark.parametrize(
+    ("first", "placement"), [("disk", "disk"), ("disk", "device"), ("disk", "ram"), ("ram", "disk"), ("ram", "device")]
+)
+def test_a_snapshot_goes_on_exactly_on_any_placement(tmp_path, first, placement):
+    model = stream(CONFIG, tmp_path / "store", placement=first)
     steps(model, 0, 2)
     model.snapshot(tmp_path / "snapshot")
     expected = steps(model, 2, 5)
@@ -209,12 +208,6 @@ class ReachesInto(HandWritten):
         return nn.functional.cross_entropy((x @ self.embed.weight.T).flatten(0, 1), labels.flatten())
 
 
-def test_streaming_to_another_device_is_refused(tmp_path):
-    segments = segments_of(HandWritten(0.0))
-    with pytest.raises(UserError, match="on meta everything must be resident"):
-        Store(segments, AdamW(), [], torch.device("meta"), ["disk"] * len(segments), tmp_path)
-
-
 def test_what_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"gpt2-huge: neither a folder .* presets: bert-tiny, .*gpt-neox-20b"):
         stream("gpt2-huge", tmp_path / "a")
@@ -224,6 +217,10 @@ def test_what_is_refused(tmp_path):
         stream(ReachesInto(0.0), tmp_path / "b", batch=batch("hand_written", 0))
     with pytest.raises(UserError, match="give store=FOLDER"):
         stream(CONFIG, None)
+    with pytest.raises(UserError, match="on a CPU, RAM is the device's memory"):
+        stream(CONFIG, tmp_path / "c", ram="1GiB")
+    with pytest.raises(UserError, match=r"host memory with device\.placement = ram, and device\.ram is 1\.00 MiB"):
+        stream(CONFIG, tmp_path / "c", placement="ram", ram="1MiB")
     with pytest.raises(UserError, match="MiB"):
         stream(CONFIG, tmp_path / "c", placement="auto", memory="1MiB")
     model = stream(CONFIG, tmp_path / "d")
