@@ -34,7 +34,6 @@ WRONG = [
     (TF_BERT, "optimizer.exclude_from_weight_decay=[kernel]", ["'kernel': no such kind of parameter here"]),
     (PT_BERT, "optimizer.optimizer_type=Adam", ["weight_decay_rate = 0.01: Adam adds it to the gradient", "AdamW"]),
     (TF_BERT, "train_input.vocab_file=mine.txt", ["'mine.txt': no such file", "train_input.vocab_size=N"]),
-    (TF_GPT2, "model.loss_scaling=num_tokens", ["model.loss_weight = 0.000976562: loss_scaling = num_tokens takes 1.0"]),
     # variations that the classes of transformers cannot express, by name
     (TF_BERT, "model.use_pre_normalization=true", ["model.use_pre_normalization = True: should be False", "post-norm"]),
     (TF_BERT, "model.embedding_size=128", ["model.embedding_size = 128: should be 768", "factorised"]),
@@ -79,7 +78,7 @@ def test_a_missing_pretraining_file(tmp_path):
 def test_files_that_are_none(tmp_path):
     assert "is an empty list" in message(tmp_path, "[]")
     assert "should hold sections" in message(tmp_path, "text")
-    assert "params.yaml:3: not valid YAML: key 'a' is given twice" in message(tmp_path, "model:\n  a: 1\n  a: 2\n")
+    assert "params.yaml:3: not valid YAML" in message(tmp_path, "model:\n  a: [1\n")
     assert "cannot tell which model this is" in message(tmp_path, "train_input: {}")
     with pytest.raises(UserError, match="cannot be read"):
         translate(tmp_path / "nowhere.yaml")

@@ -251,3 +251,27 @@ def test_no_given_key_is_dropped_in_silence(file):
         for section, keys in yaml.safe_load(text).items():
             for key in keys:
                 assert key in facts | checked or f"{section}.{key}" in told, f"{section}.{key}"
+
+
+def test_a_weight_of_a_gpts_loss_means_by_batch_in_pytorch_alone(file):
+    weighed = file(PT_GPTJ, "model.loss_weight=0.0005")
+    assert (weighed.params.task.loss_per, weighed.params.task.loss_weight) == ("example", 0.0005)
+    assert any(note.startswith("model.loss_weight = 0.0005: a weight means") for note in weighed.notes)
+    tensorflow = file(TF_GPT2, "model.loss_scaling=num_tokens", "model.loss_weight=0.5")
+    assert (tensorflow.params.task.loss_per, tensorflow.params.task.loss_weight) == ("target", 0.5)
+
+
+def test_of_a_key_given_twice_the_last_counts_and_a_note_says_so(file):
+    found = file(PT_BERT.replace("    num_heads: 12\n", "    num_heads: 12\n    num_heads: 24\n"))
+    assert found.params.model.config["num_attention_heads"] == 24
+    assert any("num_heads is given twice; the last one counts" in note for note in found.notes)
+
+
+def test_one_loader_in_several_places_is_reported_once(file):
+    text = TRAINER.replace("      batch_size: 60\n", "      batch_size: 60\n      num_workers: 8\n")
+    assert sum(note.count("num_workers") for note in file(text).notes) == 1
+
+
+def test_sparsity_trains_dense(file):
+    found = file(PT_GPTJ + "sparsity:\n  algorithm: rigl\n  sparsity: 0.75\n")
+    assert any("sparsity.algorithm, sparsity.sparsity: no effect; weights are trained dense" in n for n in found.notes)

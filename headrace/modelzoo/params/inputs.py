@@ -81,7 +81,7 @@ def vocabulary_size(parts: Parts, source: Taken) -> tuple[int, str]:
     model.vocab_size, else the input's vocab_size, else the lines of vocab_file. Raises UserError where none tells.
     """
     model = parts.model
-    if "vocab_size" in model.defaults and model["vocab_size"] is not None:
+    if not parts.kind.tensorflow and model["vocab_size"] is not None:
         source.has("vocab_size")
         return model["vocab_size"], model.at("vocab_size")
     if source.has("vocab_size"):

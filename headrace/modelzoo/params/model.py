@@ -43,6 +43,7 @@ class FineTuning:
     problem_type: str | None = None
     label_vocab_file: str | None = None
     mnli: bool = False
+    include_padding_in_loss: bool = False
 
 
 def put_model(draft: Draft, parts: Parts, vocabulary_size: tuple[int, str], longest: tuple[int, str] | None) -> str:
@@ -312,6 +313,7 @@ def fine_tuning(parts: Parts, model_class: str) -> FineTuning | None:
         loss_weight=model.get("loss_weight", 1.0),
         problem_type=model.get("problem_type"),
         label_vocab_file=label_file,
+        include_padding_in_loss=model.get("include_padding_in_loss", False),
         mnli=model.get("is_mnli_dataset", False)
         or (parts.train is not None and parts.train.get("data_processor") == "MnliDataProcessor"),
     )

@@ -155,7 +155,7 @@ FINE_TUNING: tuple[Key, ...] = (
     use("loss_weight", "float", 1.0, "fine_tuning.loss_weight"),
     use("label_vocab_file", "text", None, "fine_tuning.label_vocab_file"),
     use("is_mnli_dataset", "bool", False, "fine_tuning.mnli: accuracy on matched and mismatched pairs"),
-    only("include_padding_in_loss", "bool", False, "padding never counts in the loss"),
+    use("include_padding_in_loss", "bool", False, "fine_tuning.include_padding_in_loss"),
     only("use_cls_bias", "bool", True, "transformers' head has a bias"),
     idle("vocab_file", "only decodes summaries for the metric there"),
 )  # fmt: skip
@@ -163,7 +163,7 @@ FINE_TUNING: tuple[Key, ...] = (
 _GPT_LOSS: tuple[Key, ...] = (
     use("loss_scaling", "text", "num_tokens", "task.loss_per: target, or example for batch_size",
         allowed=("num_tokens", "batch_size")),
-    use("loss_weight", "float", 1.0, "task.loss_weight; only with loss_scaling: batch_size"),
+    use("loss_weight", "float", 1.0, "task.loss_weight; PyTorch: not 1.0 means loss_scaling: batch_size"),
 )  # fmt: skip
 
 _GPT_INITIAL: tuple[Key, ...] = (
@@ -172,7 +172,7 @@ _GPT_INITIAL: tuple[Key, ...] = (
         "embedding_initializer",
         "any",
         None,
-        "model.initial.embeddings; default: TensorFlow: initializer, PyTorch: normal 0.02",
+        "model.initial.embeddings; default: TensorFlow: initializer, PyTorch: initializer_range, cut at two",
     ),
     use("output_layer_initializer", "any", None, "model.initial.outputs; default for GPT-2: 0.02 / sqrt(2 layers)"),
 )
@@ -201,6 +201,7 @@ _GPT2: tuple[Key, ...] = (
 TF_GPT2: tuple[Key, ...] = (
     *_GPT2,
     *_TF_COMMON,
+    idle("vocab_size", "train_input.vocab_size decides, as in the tool"),
     use("embedding_size", "int", None, "must be hidden_size: transformers' GPT2Model has no factorised embeddings"),
     use("dropout_rate", "float", 0.0, "resid_pdrop and embd_pdrop of model.config"),
     use("attention_dropout_rate", "float", 0.0, "attn_pdrop of model.config"),
@@ -268,6 +269,7 @@ _GPTJ: tuple[Key, ...] = (
 TF_GPTJ: tuple[Key, ...] = (
     *_GPTJ,
     *_TF_COMMON,
+    idle("vocab_size", "train_input.vocab_size decides, as in the tool"),
     use("layer_norm_epsilon", "float", 1e-8, "layer_norm epsilon of model.config"),
     idle("use_vsl", PADDING),
 )

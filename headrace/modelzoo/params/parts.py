@@ -64,14 +64,14 @@ def parts_of(tree: Mapping[str, Any], where: str, kind: Kind, yaml_path: Path, n
         return _trainer(tree, where, kind, yaml_path, notes)
     tf = kind.tensorflow
     top = take(located(tree, ""), "params", TOP, notes)
-    sections = {name: section(top[name], name) for name in ("model", "optimizer", "runconfig", "csconfig", "sparsity")}
+    sections = {name: section(top[name], name) for name in ("model", "optimizer", "runconfig", "csconfig")}
     input_table = TF_INPUT if tf else PT_INPUT
     inputs = {
         name: take(located(section(top[name], name), name), name, input_table, notes) if top.has(name) else None
         for name in ("train_input", "eval_input", "predict_input", "inference_input")
     }
     take(located(sections["csconfig"], "csconfig"), "csconfig", TF_CSCONFIG if tf else PT_CSCONFIG, notes)
-    take(located(sections["sparsity"], "sparsity"), "sparsity", SPARSITY, notes)
+    _sparsity(top["sparsity"], "sparsity", notes)
     optimizer_table = TF_OPTIMIZER if tf else PT_OPTIMIZER
     run_table = TF_RUN if tf else PT_RUN
     return Parts(
@@ -100,7 +100,9 @@ def _model(entries: dict[str, Given], kind: Kind, yaml_path: Path, notes: Notes)
             f"{written.path} = {shown(written.value)}: no such file; it is looked for from {task_folder(yaml_path)}, the folder "
             f"of the task, and from here. Put the pretraining file there, or give its path: {written.path}=PATH"
         )
-    tree = read_yaml(pretrain)
+    tree, read = read_yaml(pretrain)
+    for note in read:
+        notes.add(note)
     below = section(tree.get("model") if isinstance(tree, dict) else None, f"{pretrain}: model")
     pretraining = Kind(kind.style, kind.family, "pretraining").model_table
     unknown = set(below) - {name for key in pretraining for name in (key.name, *key.also)}
@@ -136,8 +138,7 @@ def _trainer(tree: Mapping[str, Any], where: str, kind: Kind, yaml_path: Path, n
     checkpoint = taken(init["checkpoint"], f"{at}.checkpoint", trainer_tables.CHECKPOINT)
     logging = taken(init["logging"], f"{at}.logging", trainer_tables.LOGGING)
     backend = taken(init["backend"], f"{at}.backend", trainer_tables.BACKEND)
-    for i, entry in enumerate(init["sparsity"] if isinstance(init["sparsity"], list) else [init["sparsity"]]):
-        taken(entry, f"{at}.sparsity" if i == 0 else f"{at}.sparsity[{i}]", SPARSITY)
+    _sparsity(init["sparsity"], f"{at}.sparsity", notes)
     fit = taken(trainer["fit"], f"{where}.fit", trainer_tables.FIT)
     validate = taken(trainer["validate"], f"{where}.validate", trainer_tables.VALIDATE)
     every = taken(trainer["validate_all"], f"{where}.validate_all", trainer_tables.VALIDATE_ALL)
@@ -182,6 +183,13 @@ def _trainer(tree: Mapping[str, Any], where: str, kind: Kind, yaml_path: Path, n
         None,
         notes,
     )
+
+
+def _sparsity(value: Any, path: str, notes: Notes) -> None:
+    """One section, or a list of them; its keys are checked, and told to be without effect."""
+    entries = [(f"{path}[{i}]", each) for i, each in enumerate(value)] if isinstance(value, list) else [(path, value)]
+    for at, entry in entries:
+        take(located(section(entry, at), at), at, SPARSITY, notes)
 
 
 def _loader(name: str, part: Taken, notes: Notes) -> Taken | None:

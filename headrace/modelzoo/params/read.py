@@ -14,22 +14,24 @@ from headrace.modelzoo.params.keys import nearest
 _INIT_SECTIONS = ("model", "optimizer", "schedulers", "precision", "loop", "checkpoint", "logging", "seed", "model_dir")
 
 
-def read_phases(path: Path, overrides: Sequence[str] = ()) -> list[tuple[str, dict[str, Any]]]:
-    """The phases of a file: (where in the YAML, the tree with its sections or its `trainer`).
+def read_phases(path: Path, overrides: Sequence[str] = ()) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
+    """The phases of a file: (where in the YAML, the tree with its sections or its `trainer`); and notes on the reading.
 
     Overrides are `section.key=value` with the file's own keys; numbers are places in lists. In trainer files `model.x`,
     `optimizer.x`, ... stand for `trainer.init.model.x`, ..., in every phase.
     Raises UserError: unreadable file, invalid YAML (with file:line), not a params file, an override that fits nothing.
     """
-    tree = read_yaml(path)
+    tree, notes = read_yaml(path)
     phases = _split(tree, path)
     for override in overrides:
         _apply(tree, phases, override)
-    return phases
+    return phases, notes
 
 
-def read_yaml(path: Path) -> Any:
-    """Plain data; raises UserError for an unreadable file and for YAML that is not valid, with file:line."""
+def read_yaml(path: Path) -> tuple[Any, list[str]]:
+    """Plain data, and notes on keys that are given twice: the last one counts, as in the tool, whose own files have such.
+
+    Raises UserError for an unreadable file and for YAML that is not valid, with file:line."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -39,26 +41,36 @@ def read_yaml(path: Path) -> Any:
     return _parse(text, str(path))
 
 
-def _parse(text: str, source: str) -> Any:
+def _parse(text: str, source: str) -> tuple[Any, list[str]]:
+    loader = _Loader(text)
     try:
-        return yaml.load(text, _UniqueKeyLoader)
+        tree = loader.get_single_data()
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UserError(f"{source}{line}: not valid YAML: {error.problem}") from None
     except yaml.YAMLError as error:
         raise UserError(f"{source}: not valid YAML: {str(error).splitlines()[0]}") from None
+    finally:
+        loader.dispose()
+    return tree, [
+        f"{source}:{line}: {key} is given twice; the last one counts, as in the tool" for key, line in loader.twice
+    ]
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice, where plain YAML keeps the last one without a word; `<<` merges."""
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that remembers keys given twice, of which YAML keeps the last without a word; `<<` merges."""
+
+    def __init__(self, text: str):
+        super().__init__(text)
+        self.twice: list[tuple[str, int]] = []
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
+        seen: set[str] = set()
         for key_node, _ in node.value:
             if isinstance(key_node, yaml.ScalarNode) and key_node.value != "<<":
-                if key_node.value in seen:
-                    problem = f"key {key_node.value!r} is given twice"
-                    raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+                entry = (key_node.value, key_node.start_mark.line + 1)
+                if key_node.value in seen and entry not in self.twice:
+                    self.twice.append(entry)
                 seen.add(key_node.value)
         return super().construct_mapping(node, deep)
 
@@ -83,7 +95,7 @@ def _apply(tree: Any, phases: Sequence[tuple[str, dict[str, Any]]], override: st
     keys = [key for key in re.split(r"[.\[\]]", written) if key]
     if not equals or not keys:
         raise UserError(f"override {override!r} should look like section.key=value, e.g. model.num_hidden_layers=2")
-    made = _parse(value, f"override {override!r}")
+    made, _ = _parse(value, f"override {override!r}")
     if "trainer" in phases[0][1] and keys[0] != "trainer" and not keys[0].isdigit():
         above = {"train_input": ["fit", "train_dataloader"], "eval_input": ["fit", "val_dataloader"]}.get(keys[0])
         if keys[0] in _INIT_SECTIONS:

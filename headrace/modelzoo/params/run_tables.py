@@ -54,6 +54,7 @@ PT_INPUT: tuple[Key, ...] = (
     idle("use_multiple_workers", SHARDS),
     idle("prefetch_factor", SHARDS),
     idle("persistent_workers", SHARDS),
+    idle("micro_batch_size", "splits a batch to fit the system's memory; that is automatic here, with the same numbers"),
     idle("gather_mlm_labels", "the output layer always runs on predicted positions only"),
     idle("use_worker_cache", CLUSTER),
     idle("use_vsl", "variable sequence lengths only skip padding; it never counts here"),
@@ -201,6 +202,7 @@ PT_RUN: tuple[Key, ...] = (
     use("target_device", "text", None, "device.kind: cpu or cuda; CSX: auto", allowed=("CPU", "GPU", "CSX")),
     idle("disable_strict_checkpoint_loading", "weights that a checkpoint lacks begin anew, and that is said"),
     idle("save_summary_steps", "training.log_every comes from log_steps"),
+    idle("save_checkpoint_steps", "no code of the tool reads it; it reads checkpoint_steps, which counts here too"),
     idle("show_debug_metrics", LOGS),
     idle("save_losses", CHECKS),
     idle("check_loss_values", CHECKS),
@@ -227,6 +229,6 @@ SPARSITY: tuple[Key, ...] = tuple(
     idle(name, DENSE)
     for name in (
         "algorithm", "sparsity", "init_method", "seed", "update", "drop_fraction", "balance_in_groups", "balance_out_groups",
-        "param_filter", "schedule", "type", "ramp_method", "sparsity_type", "add_summaries", "groups",
+        "param_filter", "param_name_patterns", "schedule", "type", "ramp_method", "sparsity_type", "add_summaries", "groups",
     )
 )  # fmt: skip

@@ -64,11 +64,12 @@ def translate(path: Path, overrides: Sequence[str] = ()) -> list[Translation]:
     Raises UserError, naming the YAML path, the value, what is allowed and what to do: unknown keys, wrong values,
     variations that cannot be expressed, files that are missing.
     """
-    return [_translate(tree, where, path) for where, tree in read_phases(path, overrides)]
+    phases, read = read_phases(path, overrides)
+    return [_translate(tree, where, path, Notes(list(read))) for where, tree in phases]
 
 
-def _translate(tree: dict, where: str, path: Path) -> Translation:
-    notes, draft = Notes(), Draft()
+def _translate(tree: dict, where: str, path: Path, notes: Notes) -> Translation:
+    draft = Draft()
     kind = recognise(tree, path)
     parts = parts_of(tree, where, kind, path, notes)
     source = parts.train or parts.eval
@@ -132,13 +133,14 @@ def _put_task(draft: Draft, parts: Parts, source: Taken) -> None:
     model, notes = parts.model, parts.notes
     if parts.kind.family != "bert":
         draft.put("task.kind", "causal_lm", f"{model.path} (a GPT)")
-        per = "example" if model["loss_scaling"] == "batch_size" else "target"
-        draft.put("task.loss_per", per, model.where("loss_scaling"))
-        if per == "target" and model["loss_weight"] != 1.0:
-            raise UserError(
-                f"{model.at('loss_weight')} = {model['loss_weight']:g}: loss_scaling = num_tokens takes 1.0 and no other weight; "
-                f"leave it out, or set loss_scaling to batch_size"
+        per, origin = ("example" if model["loss_scaling"] == "batch_size" else "target"), model.where("loss_scaling")
+        if per == "target" and model["loss_weight"] != 1.0 and not parts.kind.tensorflow:
+            per, origin = "example", model.at("loss_weight")
+            notes.add(
+                f"{origin} = {model['loss_weight']:g}: a weight means loss_scaling = batch_size, as in the tool: the sum over the "
+                f"batch's tokens / examples x the weight"
             )
+        draft.put("task.loss_per", per, origin)
         draft.put("task.loss_weight", model["loss_weight"], model.where("loss_weight"))
         return
     draft.put("task.kind", "masked_lm", f"{model.path} (a BERT)")

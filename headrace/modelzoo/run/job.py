@@ -66,7 +66,8 @@ OUR_SECTIONS = ("run", "text", "task", "training", "evaluation", "device")
 
 def jobs_of(request: Request) -> list[Job]:
     """The jobs of a request. Raises UserError: what translating raises, and flags that do not fit the file."""
-    is_trainer = "trainer" in read_phases(request.params)[0][1]
+    phases, _ = read_phases(request.params)
+    is_trainer = "trainer" in phases[0][1]
     overrides = [each for each in request.overrides if not _is_ours(each)]
     if request.max_steps is not None:
         overrides.append(f"{'loop' if is_trainer else 'runconfig'}.max_steps={request.max_steps}")
