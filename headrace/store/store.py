@@ -383,7 +383,9 @@ class Store:
     def to_stage(self, order: Sequence[int], needs: Sequence[tuple[int, ...]]) -> list[int]:
         """The first segments of a step's order whose state can be read before their update is known."""
         chosen: list[int] = []
-        left = 0 if self.eager or self.weight_dtype is not torch.float32 else self.stage_bytes
+        left = self.stage_bytes
+        if self.eager or self.weight_dtype is not torch.float32 or not left:
+            return chosen
         for i in order:
             state = self.states[i]
             if i in chosen or needs[i] != (i,) or not isinstance(state, DiskSegment) or self.state_bytes(i) > left:
