@@ -23,7 +23,8 @@ def plan_section(plan: Mapping[str, Any]) -> str:
     streamed = [phase for phase in phases if phase.segments_streamed]
     return (
         '<section class="beside"><h2>Plan and measurement</h2><p>What a step was to move and to take, as planned before the run '
-        f"with rates {rates} (grey), and what it did.{_counted(phases)}</p>{_totals(phases)}{tiers}"
+        f"with rates {rates} (grey), and what it did. Examples are planned as long as the phase allows; shorter ones take "
+        f"less.{_counted(phases)}</p>{_totals(phases)}{tiers}"
         f"{_by_segment(streamed)}</section>"
     )
 
