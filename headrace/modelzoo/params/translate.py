@@ -95,8 +95,8 @@ def _translate(tree: dict, where: str, path: Path, notes: Notes) -> Translation:
     head = fine_tuning(parts, model_class)
     if head is not None:
         notes.add(
-            f"this file fine-tunes a {model_class} ({head.num_labels} labels): `python -m headrace.modelzoo.run` does that; "
-            f"the section task below says nothing about it"
+            f"this file fine-tunes a {model_class} ({head.num_labels} labels), which is translated and "
+            f"counted but cannot be run yet; the section task below says nothing about it"
         )
     if parts.kind.style == "pytorch" and parts.optimizer.given.get("epsilon") is not None:
         notes.add("optimizer.epsilon: read as eps")
