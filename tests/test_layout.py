@@ -25,8 +25,8 @@ ORDER = [
     "planning",
     "evaluation",
     "training",
-    "report",
     "modelzoo",
+    "report",
     "cli",
 ]
 PACKAGE = Path(__file__).resolve().parents[1] / "headrace"

@@ -4,10 +4,10 @@ from headrace.params import Params
 from headrace.planning.device import choose_precision
 from headrace.planning.plan import Plan
 from headrace.planning.run import plan_run, planned_model
-from headrace.report.plan_lines import say_plan
 from headrace.run_folder import RunFolder
 from headrace.text.vocabulary import open_vocabulary
 from headrace.training.optimizers import update_rule
+from headrace.training.plan_lines import say_plan
 from headrace.training.setup import check_model
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from headrace.errors import UserError
+from headrace.modelzoo.console import told_plainly
 from headrace.modelzoo.create.flags import FORMS, Settings, parse
 from headrace.modelzoo.create.inputs import Chunk, chunks, files_sha256, input_files, total_bytes
 from headrace.modelzoo.create.piece_list import is_piece_list
@@ -35,19 +36,9 @@ PROGRAM = "headrace-create-tfrecords"
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the command. Errors of the user's making end in one message and exit code 2."""
-    try:
+    with told_plainly(PROGRAM):
         given, settings = parse(sys.argv[1:] if arguments is None else arguments)
         create(settings, vars(given))
-    except UserError as error:
-        print(f"{PROGRAM}: {error}", file=sys.stderr)
-        sys.exit(2)
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        print(
-            f"{PROGRAM}: {where}{error.strerror}; put that right, then run the same command again: what is done stays done",
-            file=sys.stderr,
-        )
-        sys.exit(2)
 
 
 def create(settings: Settings, given: dict[str, Any]) -> dict[str, Any]:

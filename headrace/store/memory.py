@@ -1,7 +1,8 @@
 """Page-aligned memory under a limit.
 
 Slabs come and go with every segment; a pool hands the same memory out again, and makes whoever asks for more than the
-limit wait until something is given back. That wait is what keeps fetching from running ahead of computing.
+limit wait until something is given back: a gradient that is being spilled, a record that is being written. Weights are only
+asked for when there is room (`has_room`).
 """
 
 import ctypes

@@ -11,10 +11,10 @@ def main(arguments: list[str] | None = None) -> None:
     # As the `headrace` command does, and before torch is imported.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
-    from headrace.errors import UserError
+    from headrace.modelzoo.console import told_plainly
     from headrace.modelzoo.run.flags import parse
 
-    try:
+    with told_plainly(PROGRAM):
         request = parse(sys.argv[1:] if arguments is None else arguments)
         from headrace.modelzoo.run.modes import run
         from headrace.progress import say
@@ -25,13 +25,3 @@ def main(arguments: list[str] | None = None) -> None:
         except Stopped as stopped:
             say(str(stopped))
             sys.exit(130)
-    except UserError as error:
-        print(f"{PROGRAM}: {error}", file=sys.stderr)
-        sys.exit(2)
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        print(
-            f"{PROGRAM}: {where}{error.strerror}; put that right, then run the same command again: what is done stays done",
-            file=sys.stderr,
-        )
-        sys.exit(2)

@@ -14,12 +14,12 @@ from headrace.params import Params, dump_params, validate_params
 from headrace.planning.device import choose_precision
 from headrace.planning.run import plan_run, planned_model
 from headrace.progress import say
-from headrace.report.plan_lines import say_plan
 from headrace.text.tokens import write_atomically
 from headrace.text.vocabulary.load import load_vocabulary
 from headrace.training.checkpoint import MANIFEST, list_checkpoints, read_manifest, recover
 from headrace.training.loop import train
 from headrace.training.optimizers import update_rule
+from headrace.training.plan_lines import say_plan
 from headrace.training.records import record_evaluation
 from headrace.training.setup import check_model
 
