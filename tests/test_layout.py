@@ -17,6 +17,7 @@ ORDER = [
     "params_errors",
     "params",
     "text",
+    "labelled",
     "models",
     "tasks",
     "optim",
