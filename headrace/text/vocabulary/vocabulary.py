@@ -10,6 +10,7 @@ import json
 import os
 import re
 import unicodedata
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,19 @@ class Vocabulary:
             return expected == found
         return "".join(expected.replace("▁", " ").split()) == "".join(found.split())
 
+    # --- what offsets into the raw text need
+
+    @property
+    def backend(self) -> Tokenizer:
+        """The Rust tokenizer that `encode_batch` hands the sentences to, for `wordpiece_mecab` after `mecab_steps`."""
+        return self._plain
+
+    @property
+    def mecab_steps(self) -> list[Callable[[str], str]]:
+        """What `wordpiece_mecab` does to a sentence, one change at a time."""
+        steps = [self._normalize_for_mecab, lambda text: " ".join(mecab_words(text))]
+        return steps + ([str.lower] if self.description["lowercase"] else []) + [lambda text: " ".join(text.split())]
+
     # --- what masking needs
 
     @cached_property
@@ -166,8 +180,9 @@ class Vocabulary:
 
     def _mecab_text(self, sentence: str) -> str:
         # Lower case after MeCab, white space by Python's rule: what transformers' BertJapaneseTokenizer does.
-        words = " ".join(mecab_words(self._normalize_for_mecab(sentence)))
-        return " ".join((words.lower() if self.description["lowercase"] else words).split())
+        for step in self.mecab_steps:
+            sentence = step(sentence)
+        return sentence
 
     @cached_property
     def _model(self) -> str:
