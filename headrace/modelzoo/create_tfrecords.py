@@ -135,8 +135,7 @@ def _finish(
     plan = json.loads((folders.plan / "plan.json").read_text("utf-8"))
     kept = outputs.close(output)
     if settings.is_csv:
-        lines = "".join(f"{name} {count}\n" for name, count in kept)
-        write_atomically(output / "meta.dat", lines.encode())
+        write_atomically(output / "meta.dat", _meta(output, kept).encode())
     params = {
         **given,
         "n_examples": outputs.state["examples"],
@@ -152,6 +151,14 @@ def _finish(
     if len(kept) < settings.num_output_files:
         say(f"--num_output_files {settings.num_output_files}: files without an example were left out")
     return params
+
+
+def _meta(output: Path, kept: list[tuple[str, int]]) -> str:
+    """meta.dat: these files, after those of other runs that it named and that are still there."""
+    path, own = output / "meta.dat", {name for name, _ in kept}
+    before = path.read_text("utf-8").splitlines() if path.is_file() else []
+    others = [line for line in before if (name := line.split(" ")[0]) not in own and (output / name).is_file()]
+    return "".join(f"{line}\n" for line in (*others, *(f"{name} {count}" for name, count in kept)))
 
 
 def _made_of(settings: Settings, files: list[Path]) -> dict[str, Any]:

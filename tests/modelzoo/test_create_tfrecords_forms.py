@@ -288,3 +288,48 @@ def test_help_of_every_form_names_the_scripts_flags(capsys):
         assert flag in capsys.readouterr().out
     with pytest.raises(SystemExit):
         parse(["--overlap_size", "3"])  # no flag of create_tfrecords.py
+
+
+def test_sentence_order_labels(text, documents, tmp_path):
+    """Label 1: B stands before A in its document, or is a random next where there was but one sentence."""
+    run(flags(text, "--output_dir", tmp_path, *SHORT, "--sop_labels", "--dupe_factor", 3, form="csv"))
+    rows = rows_of(tmp_path, ["tokens", "segment_ids", "is_random_next"])
+    entries = (text / "vocab.txt").read_text().split("\n")
+    swapped = 0
+    for row in rows:
+        parts = [
+            [
+                entries.index(t)
+                for t, s in zip(row["tokens"], row["segment_ids"], strict=True)
+                if s == side and t[0] != "["
+            ]
+            for side in (0, 1)
+        ]
+        if row["is_random_next"]:
+            swapped += is_in_order(parts[1], parts[0], documents)
+        else:
+            assert is_in_order(*parts, documents)
+    labels = [row["is_random_next"] for row in rows]
+    assert 0.35 < sum(labels) / len(labels) < 0.75 and swapped > len(rows) / 4
+
+
+def is_in_order(first: list[int], second: list[int], documents: list[list[int]]) -> bool:
+    """Whether a document has the second part somewhere behind the first, close by: both were cut to fit."""
+    for document in documents:
+        places = [i for i in range(len(document)) if document[i : i + len(first)] == first]
+        if any(
+            second == document[j : j + len(second)] for i in places for j in range(i + len(first), i + len(first) + 100)
+        ):
+            return True
+    return False
+
+
+def test_files_are_numbered_from_another_number(text, tmp_path):
+    """Two sets in one folder, as --init_findex is meant; meta.dat names all of them."""
+    first = flags(text, "--output_dir", tmp_path, *SHORT, "--num_output_files", 2, form="csv-static-masking")
+    run(first)
+    run([*first, "--seed", "1", "--init_findex", "3"])
+    assert sorted(path.name for path in tmp_path.glob("*.csv")) == [f"preprocessed_data-{k}.csv" for k in (1, 2, 3, 4)]
+    assert [line.split()[0] for line in (tmp_path / "meta.dat").read_text().splitlines()] == [
+        f"preprocessed_data-{k}.csv" for k in (1, 2, 3, 4)
+    ]

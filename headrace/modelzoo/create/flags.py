@@ -1,4 +1,4 @@
-"""The command line of `headrace-create-tfrecords`: the flags of the Model Zoo's six scripts, release 1.6.
+"""The command line of `headrace-create-tfrecords`: the flags of the Model Zoo's six scripts, releases 1.6 to 2.10.
 
 One form a script; `FORMS` tells what each makes. Flags, defaults and meanings are the scripts' own; ours are in a
 group of their own.
@@ -68,6 +68,8 @@ class Settings:
     allow_cross_document_examples: bool = False
     document_separator_token: str = "[SEP]"
     overlap_size: int = 0
+    init_findex: int = 1
+    sop_labels: bool = False
 
     @property
     def pairs(self) -> bool:
@@ -84,7 +86,7 @@ class Settings:
 
     def file_name(self, number: int) -> str:
         """Of the number-th output file, from 0."""
-        return f"{self.name}-{number + 1}.{'csv' if self.is_csv else 'tfrecords'}"
+        return f"{self.name}-{number + self.init_findex}.{'csv' if self.is_csv else 'tfrecords'}"
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, Settings]:
@@ -101,8 +103,13 @@ def check(form: str, given: argparse.Namespace) -> Settings:
     """Raises UserError: the flag, what it was, and what is allowed."""
     flags: dict[str, Any] = vars(given)
     least_length = 5 if FORMS[form].pairs else 4
-    for flag, least in (("max_seq_length", least_length), ("max_predictions_per_seq", 1), ("num_output_files", 1)):
-        if flags[flag] < least:
+    for flag, least in (
+        ("max_seq_length", least_length),
+        ("max_predictions_per_seq", 1),
+        ("num_output_files", 1),
+        ("init_findex", 0),
+    ):
+        if flags.get(flag, least) < least:
             raise UserError(f"--{flag} {flags[flag]}: must be at least {least}")
     if flags["max_seq_length"] > 1 << 15:
         raise UserError(f"--max_seq_length {flags['max_seq_length']}: must be at most {1 << 15}")
@@ -229,6 +236,11 @@ def parser_of(name: str) -> argparse.ArgumentParser:
             help="tokens an example shares with the one before (a quarter of the length)",
         )
         add("--buffer_size", type=float, default=1e6, help="no effect: the whole text is shuffled, in bounded memory")
+    if csv:
+        add("--init_findex", type=int, default=1, help="number of the first output file (%(default)s)")
+    if csv and form.pairs:
+        about = "sentence order instead of next sentences: B before A, where it would be a random next (label 1)"
+        add("--sop_labels", action="store_true", help=about)
     if name == "mlm-only":
         add("--disable_masking", action="store_true", help="store tokens; masks are drawn when the files are read")
     ours = parser.add_argument_group("flags of ours").add_argument

@@ -3,7 +3,7 @@ google-research/bert, which create_tfrecords.py follows): where A and B lie in t
 
 Nothing is copied here: a pair is five numbers. Sentences are gathered to a target length and split at random into A
 and B; half of the time, and always when there is but one, B comes from a random place of another document and the
-sentences meant for B are used again.
+sentences meant for B are used again. With --sop_labels A and B change places instead, unless there is but one.
 """
 
 import random
@@ -36,13 +36,14 @@ def document_pairs(
         num_sentences = sentence + 1 - chunk_first
         split = 1 + int(uniform() * (num_sentences - 1)) if num_sentences >= 2 else 1
         middle = stop if num_sentences == 1 else start_of(chunk_first + split)
-        if num_sentences == 1 or uniform() < 0.5:
-            b_start, b_stop = _random_next(store, document, documents_of_pass, target - (middle - chunk_start), draw)
+        a, b, label = (chunk_start, middle), (middle, stop), IS_NEXT
+        if num_sentences == 1 or (not settings.sop_labels and uniform() < 0.5):
+            b = _random_next(store, document, documents_of_pass, target - (middle - chunk_start), draw)
             label = IS_RANDOM
             sentence = chunk_first + split - 1
-        else:
-            b_start, b_stop, label = middle, stop, IS_NEXT
-        yield *_cut_to_fit(chunk_start, middle, b_start, b_stop, room, draw), label
+        elif settings.sop_labels and uniform() < 0.5:
+            a, b, label = b, a, IS_RANDOM
+        yield *_cut_to_fit(*a, *b, room, draw), label
         sentence += 1
         chunk_first = sentence
         chunk_start = start_of(chunk_first)
