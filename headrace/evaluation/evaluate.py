@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,12 +29,14 @@ from headrace.params import Params
 from headrace.planning.device import Precision, microbatch_tokens
 from headrace.progress import progress, say
 from headrace.streaming.segment import Streaming
-from headrace.tasks import Task, task_of
+from headrace.tasks import RunHead, Task, task_of
 from headrace.tasks.masked_lm import call
-from headrace.text.batches import Batch
+from headrace.text.batches import Batch, Microbatch
 from headrace.text.examples import every_example, hold_two_texts
 from headrace.text.tokens import TokenFolder
 from headrace.text.vocabulary import Vocabulary
+
+T = TypeVar("T")
 
 
 @torch.no_grad()
@@ -78,7 +80,6 @@ def evaluate(
     }
 
 
-@torch.no_grad()
 def sums_of_batches(
     task: Task,
     model: PreTrainedModel,
@@ -88,24 +89,41 @@ def sums_of_batches(
     room: Room | None = None,
 ) -> Iterator[tuple[Batch, list[Tensor]]]:
     """Each batch with the task's sums over its microbatches, (J,) each; the model stays in evaluation mode."""
+
+    def sums(microbatch: Microbatch, run_head: RunHead) -> Tensor:
+        return task.evaluation_sums(model, microbatch, precision.device, run_head)
+
+    return results_of_batches(sums, model, batches, precision, streaming, room)
+
+
+@torch.no_grad()
+def results_of_batches(
+    function: Callable[[Microbatch, RunHead], T],
+    model: PreTrainedModel,
+    batches: Iterable[Batch],
+    precision: Precision,
+    streaming: Streaming | None = None,
+    room: Room | None = None,
+) -> Iterator[tuple[Batch, list[T]]]:
+    """Each batch with function(microbatch, run_head) of its microbatches; the model stays in evaluation mode."""
     model.eval()
     with _passes(streaming, room) as run:
         for batch in batches:
-            yield batch, run(batch, lambda m, head: task.evaluation_sums(model, m, precision.device, head), precision)
+            yield batch, run(batch, function, precision)
 
 
 @contextmanager
-def _passes(streaming: Streaming | None, room: Room | None) -> Iterator[Callable[..., list[Tensor]]]:
+def _passes(streaming: Streaming | None, room: Room | None) -> Iterator[Callable[..., list[Any]]]:
     """run(batch, function(microbatch, run_head), precision): results of all microbatches, without dropout."""
 
-    def run_plainly(batch: Batch, function: Callable[..., Tensor], precision: Precision) -> list[Tensor]:
+    def run_plainly(batch: Batch, function: Callable[..., Any], precision: Precision) -> list[Any]:
         with precision.autocast():
             return [function(microbatch, call) for microbatch in batch.microbatches]
 
-    def run_streamed(batch: Batch, function: Callable[..., Tensor], precision: Precision) -> list[Tensor]:
+    def run_streamed(batch: Batch, function: Callable[..., Any], precision: Precision) -> list[Any]:
         assert streaming is not None
         head = streaming.run_head
-        found: list[Tensor] = []
+        found: list[Any] = []
         for group in streaming.groups(batch.microbatches):
             lanes = room.lanes if room else len(group)
             for start in range(0, len(group), lanes):

@@ -140,6 +140,23 @@ def evaluation_sums(
     return run_head(head, *_encode(model, microbatch, device))
 
 
+def guesses(
+    model: PreTrainedModel, microbatch: Microbatch, device: torch.device, run_head: Callable[..., Any] = call
+) -> tuple[Tensor, Tensor]:
+    """The likeliest next token at each predicted position (M,), and the log-likelihood in nats of the true one (M,)."""
+
+    def head(hidden: Tensor, targets: Tensor, target_ids: Tensor) -> tuple[Tensor, Tensor]:
+        lm_head, chosen = _head_of(model), hidden.index_select(0, targets)
+        ids, log_likelihoods = [], []
+        for rows, true in _chunks(lm_head, chosen, target_ids):
+            logits = lm_head(rows).float()
+            ids.append(logits.argmax(-1))
+            log_likelihoods.append(-F.cross_entropy(logits, true, reduction="none"))
+        return torch.cat(ids), torch.cat(log_likelihoods)
+
+    return run_head(head, *_encode(model, microbatch, device))
+
+
 def figures(sums: Sequence[float], num_examples: int, num_targets: int, num_pairs: int) -> dict[str, float | None]:
     nll, correct = sums
     mean_nll = nll / max(num_targets, 1)
