@@ -26,8 +26,8 @@ ORDER = [
     "planning",
     "evaluation",
     "training",
-    "modelzoo",
     "report",
+    "modelzoo",
     "cli",
 ]
 PACKAGE = Path(__file__).resolve().parents[1] / "headrace"

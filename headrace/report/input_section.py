@@ -3,8 +3,36 @@
 from html import escape
 from typing import Any
 
+from headrace.params import Params
+from headrace.report.inspect import size_text
 from headrace.report.pieces import fact_list, rough_duration, table
 from headrace.report.recorded import Records
+
+_EXAMPLES = {
+    "sentence_pairs": "two sentences or passages, next-sentence prediction",
+    "windows": "documents one after the other, cut at the sequence length",
+}
+
+
+def text_facts(params: Params, report: dict[str, Any]) -> list[tuple[str, str]]:
+    """The short list beside the model: what it was trained on."""
+    files = report.get("files", [])
+    names = ", ".join(map(str, files[:4])) + (f" and {len(files) - 4:,} more" if len(files) > 4 else "")
+    text, task = params.text, params.task
+    train, held_out = report.get("train", {}), report.get("held_out", {})
+    facts = [
+        ("Files", escape(names)),
+        ("Size, format", f"{size_text(report.get('input_bytes', 0))}, {escape(str(report.get('format', '–')))}"),
+        ("Language", f"{text.language}; Unicode {text.unicode}{', lower-cased' if text.lowercase else ''}"),
+        ("Trains on", f"{train.get('documents', 0):,} documents, {train.get('tokens', 0):,} tokens"),
+        ("Evaluated on", f"{held_out.get('documents', 0):,} held-out documents, {held_out.get('tokens', 0):,} tokens"),
+        ("An example", _EXAMPLES.get(task.examples, task.examples)),
+        ("Hidden", f"{task.mask_rate:.0%} of tokens{', whole words' if task.whole_words else ''}"),
+    ]
+    if task.kind == "causal_lm":
+        seen = "of its document alone" if task.isolate_documents else "in the window"
+        facts[-1] = ("Predicted", f"every token from those before it {seen}")
+    return facts
 
 
 def input_section(report: dict[str, Any], phases: Records, language: str) -> str:

@@ -14,11 +14,12 @@ from typing import Any
 from headrace.params import Params, dump_params
 from headrace.report import charts
 from headrace.report.curves import curves_section
-from headrace.report.input_section import input_section
-from headrace.report.inspect import count_parameters, size_text
+from headrace.report.input_section import input_section, text_facts
+from headrace.report.inspect import count_parameters
 from headrace.report.pieces import card, fact_list, figure, join, rough_duration, table
 from headrace.report.plan_section import plan_section
 from headrace.report.recorded import Records, last_of_each_step, number, points, read_dict, read_list
+from headrace.report.records_section import record_facts, records_section
 from headrace.report.samples_section import samples_section
 from headrace.report.style import CSS
 from headrace.run_folder import RunFolder
@@ -26,14 +27,10 @@ from headrace.text.tokens import write_atomically
 from headrace.training.optimizers import describe_optimizer
 from headrace.training.records import read_records
 
-_EXAMPLES = {
-    "sentence_pairs": "two sentences or passages, next-sentence prediction",
-    "windows": "documents one after the other, cut at the sequence length",
-}
-
 
 def write_report(params: Params, run: RunFolder, input_report: dict[str, Any]) -> None:
-    """Write run.report from what the run folder holds now. input_report: the report in the tokens' manifest."""
+    """Write run.report from what the run folder holds now. input_report: the report in the tokens' manifest, or {"records":
+    see `records_section`} of a run that reads records."""
     metrics = read_records(run.metrics)
     evaluations = last_of_each_step(read_records(run.evaluations))
     samples = read_list(run.samples)
@@ -44,7 +41,9 @@ def write_report(params: Params, run: RunFolder, input_report: dict[str, Any]) -
         _what(params, run, metrics, input_report),
         curves_section(params, metrics, evaluations),
         plan_section(read_dict(run.plan)),
-        input_section(input_report, read_list(run.root / "phases.json"), params.text.language),
+        records_section(input_report)
+        if "records" in input_report
+        else input_section(input_report, read_list(run.phases), params.text.language),
         _details(params, run),
     ]
     title = f"{run.root.name}: training report"
@@ -116,7 +115,8 @@ def _headline(metrics: Records, evaluations: Records, report: dict[str, Any]) ->
             )
         )
     if not evaluations:
-        cards.append(card("Accuracy", "–", "not evaluated: no document is held out, or training has not got there"))
+        why = "no evaluation was asked for" if "records" in report else "no document is held out"
+        cards.append(card("Accuracy", "–", f"not evaluated: {why}, or training has not got there"))
     if (unknown := number(report, "unknown_token_rate")) is not None:
         cards.append(card("Unknown tokens", f"{unknown:.2%}", "of the text the vocabulary has no token for"))
     if speeds := [y for _, y in points(metrics, "tokens_per_s")]:
@@ -142,22 +142,8 @@ def _what(params: Params, run: RunFolder, metrics: Records, report: dict[str, An
         ("Optimizer", describe_optimizer(params)),
         ("Vocabulary", "{kind}, {size:,} entries".format(**{"kind": "–", "size": 0, **report.get("vocabulary", {})})),
     ]
-    files = report.get("files", [])
-    names = ", ".join(map(str, files[:4])) + (f" and {len(files) - 4:,} more" if len(files) > 4 else "")
-    text, task = params.text, params.task
-    train, held_out = report.get("train", {}), report.get("held_out", {})
-    data = [
-        ("Files", escape(names)),
-        ("Size, format", f"{size_text(report.get('input_bytes', 0))}, {escape(str(report.get('format', '–')))}"),
-        ("Language", f"{text.language}; Unicode {text.unicode}{', lower-cased' if text.lowercase else ''}"),
-        ("Trains on", f"{train.get('documents', 0):,} documents, {train.get('tokens', 0):,} tokens"),
-        ("Evaluated on", f"{held_out.get('documents', 0):,} held-out documents, {held_out.get('tokens', 0):,} tokens"),
-        ("An example", _EXAMPLES.get(task.examples, task.examples)),
-        ("Hidden", f"{task.mask_rate:.0%} of tokens{', whole words' if task.whole_words else ''}"),
-    ]
-    if task.kind == "causal_lm":
-        seen = "of its document alone" if task.isolate_documents else "in the window"
-        data[-1] = ("Predicted", f"every token from those before it {seen}")
+    on_records = "records" in report
+    source, data = ("Records", record_facts(params, report)) if on_records else ("Text", text_facts(params, report))
     rows = []
     for i, phase in enumerate(params.training.phases):
         here = [record for record in metrics if record.get("phase") == i]
@@ -186,7 +172,7 @@ def _what(params: Params, run: RunFolder, metrics: Records, report: dict[str, An
     ]
     return (
         "<section><h2>What was trained on what</h2>"
-        f'<div class="two"><div><h3>Model</h3>{fact_list(model)}</div><div><h3>Text</h3>{fact_list(data)}</div></div>'
+        f'<div class="two"><div><h3>Model</h3>{fact_list(model)}</div><div><h3>{source}</h3>{fact_list(data)}</div></div>'
         f"<h3>Phases</h3>{table(headings, rows)}</section>"
     )
 
