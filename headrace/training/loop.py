@@ -34,7 +34,7 @@ from headrace.training.checkpoint import (
 from headrace.training.input import TrainingInput
 from headrace.training.optimizers import describe_optimizer
 from headrace.training.records import Records, read_records, write_projector
-from headrace.training.resume import Beginning, begin_with_state, decisive_params, resume
+from headrace.training.resume import Beginning, begin, decisive_params, resume
 from headrace.training.setup import Trainable, build_trainable, initial_loss_scale
 from headrace.training.source import Source
 from headrace.training.step import NonFiniteError, StepResult, train_step
@@ -46,21 +46,29 @@ class Stopped(Exception):
     """A signal asked the run to stop; a checkpoint of the finished step is written."""
 
 
-def train(params: Params, run: RunFolder, source: Source, beginning: Beginning | None = None) -> None:
+def train(
+    params: Params,
+    run: RunFolder,
+    source: Source,
+    beginning: Beginning | None = None,
+    *,
+    checkpoint_first: bool = False,
+) -> None:
     """Train from the newest checkpoint, or from the start, to the last step of the last phase.
 
-    beginning: what a run without a checkpoint of its own starts from; None: new weights.
+    beginning: what a run without a checkpoint of its own starts from; None: new weights. checkpoint_first: such a run
+    writes a checkpoint before its first step, too.
     Raises Stopped after SIGTERM or Ctrl-C (with a checkpoint), NonFiniteError before a bad update, UserError.
     """
     source.check()
     precision = choose_precision(params)
     is_new = not list_checkpoints(run)
-    weights = beginning.folder if beginning is not None and is_new and beginning.weights_only else None
+    weights = beginning.folder if beginning is not None and is_new and not beginning.moments else None
     trainable = build_trainable(params, source.vocabulary, precision, run, initialize=is_new, weights=weights)
     state = resume(params, run, trainable.store)
-    if state is None and beginning is not None and not beginning.weights_only:
-        state = begin_with_state(params, beginning.folder, trainable.store)
-    state = state or TrainingState(loss_scale=initial_loss_scale(params, precision))
+    if state is None:
+        state = TrainingState(loss_scale=initial_loss_scale(params, precision))
+        state = begin(params, beginning, trainable.store, state) if beginning is not None else state
     peak = measured_gemm_flops(precision.device.type, precision.compute_dtype)
     say(
         f"Training {trainable.store.num_parameters:,} trainable parameters on {precision.device.type} in "
@@ -75,6 +83,8 @@ def train(params: Params, run: RunFolder, source: Source, beginning: Beginning |
     measured = Measured(trainable.store, trainable.streaming)
     loop = _Loop(params, run, source, precision, trainable, state, Records(run, state.step), measured)
     try:
+        if checkpoint_first and is_new:
+            loop.checkpoint()
         with stop_on_signals() as stop_asked:
             loop.run(stop_asked)
     finally:

@@ -13,15 +13,21 @@ from headrace.progress import say
 from headrace.run_folder import RunFolder
 from headrace.store.snapshot import read_snapshot
 from headrace.store.store import Store
-from headrace.training.checkpoint import TrainingState, list_checkpoints, read_manifest
+from headrace.training.checkpoint import MANIFEST, TrainingState, list_checkpoints, read_manifest
 
 
 @dataclass(frozen=True)
 class Beginning:
-    """A model folder that a new run starts from: its weights at step 0, or else the whole state of the run that wrote it."""
+    """A model folder that a new run starts from: its weights, and what else is asked for of the run that wrote it."""
 
     folder: Path
-    weights_only: bool = True
+    moments: bool = False
+    """The optimizer's state."""
+    step: bool = False
+    """Else the new run begins at step 0."""
+    position: bool = False
+    """The place in the data; else from the first example."""
+    loss_scale: bool = False
 
 
 def resume(params: Params, run: RunFolder, store: Store) -> TrainingState | None:
@@ -29,17 +35,40 @@ def resume(params: Params, run: RunFolder, store: Store) -> TrainingState | None
     checkpoints = list_checkpoints(run)
     if not checkpoints:
         return None
-    return begin_with_state(params, checkpoints[-1], store)
-
-
-def begin_with_state(params: Params, checkpoint: Path, store: Store) -> TrainingState:
-    """Fill the store from a checkpoint. Raises UserError where it is damaged, or of a run whose numbers differ."""
-    manifest = read_manifest(checkpoint)
+    newest = checkpoints[-1]
+    manifest = read_manifest(newest)
     state = TrainingState.from_state(manifest["state"])
-    _compare(manifest["params"], decisive_params(params), str(checkpoint), state)
-    read_snapshot(store, checkpoint)
-    say(f"Going on from {checkpoint}")
+    before, now = _with_defaults(manifest["params"]), decisive_params(params)
+    _compare_optimizers(before, now, str(newest))
+    _compare(before, now, str(newest), state)
+    read_snapshot(store, newest)
+    say(f"Going on from {newest}")
     return state
+
+
+def begin(params: Params, beginning: Beginning, store: Store, fresh: TrainingState) -> TrainingState:
+    """The state that is asked for of another run's checkpoint, the rest as in `fresh`; moments, with the weights, go into the
+    store. Its params may differ: a new run has its own. Raises UserError where it is damaged, no checkpoint of a run, or of
+    another optimizer."""
+    folder = beginning.folder
+    if not (beginning.moments or beginning.step or beginning.position or beginning.loss_scale):
+        return fresh
+    if not (folder / MANIFEST).is_file():
+        raise UserError(f"{folder}: holds a model and no state of a run that could go on; begin with its weights alone")
+    manifest = read_manifest(folder)
+    saved = TrainingState.from_state(manifest["state"])
+    if beginning.moments:
+        _compare_optimizers(_with_defaults(manifest["params"]), decisive_params(params), str(folder))
+        read_snapshot(store, folder)
+    say(f"Beginning with {folder}, step {saved.step}")
+    return TrainingState(
+        step=saved.step if beginning.step else fresh.step,
+        updates=saved.updates if beginning.moments else fresh.updates,
+        phase=saved.phase if beginning.step else fresh.phase,
+        phase_step=saved.phase_step if beginning.step else fresh.phase_step,
+        cursor=saved.cursor if beginning.position else fresh.cursor,
+        loss_scale=saved.loss_scale if beginning.loss_scale else fresh.loss_scale,
+    )
 
 
 def decisive_params(params: Params) -> dict[str, Any]:
@@ -52,14 +81,17 @@ def decisive_params(params: Params) -> dict[str, Any]:
     }
 
 
-def _compare(before: dict[str, Any], now: dict[str, Any], checkpoint: str, state: TrainingState) -> None:
-    """Refuse changes that would rewrite the past. Steps and phases that are still ahead may change, and so may what a run
-    that diverged needs changed to go on: learning rate and clipping."""
-    before, now = json.loads(json.dumps(before)), json.loads(json.dumps(now))
-    # Keys it lacks are newer than it, and had their defaults.
-    optimizer_before = OptimizerParams.model_validate(before["training"]["optimizer"])
-    before["training"]["optimizer"] = optimizer_before.model_dump(mode="json")
+def _with_defaults(params: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint's decisive params. Keys it lacks are newer than it, and had their defaults."""
+    before = json.loads(json.dumps(params))
+    optimizer = OptimizerParams.model_validate(before["training"]["optimizer"])
+    before["training"]["optimizer"] = optimizer.model_dump(mode="json")
     before["task"] = TaskParams.model_validate(before["task"]).model_dump(mode="json")
+    return before
+
+
+def _compare_optimizers(before: dict[str, Any], now: dict[str, Any], checkpoint: str) -> None:
+    """Refuse moments of another form."""
     for key in ("kind", "weights"):  # decides the form of the state; what else differs follows from it
         a, b = before["training"]["optimizer"][key], now["training"]["optimizer"][key]
         if a != b:
@@ -67,6 +99,12 @@ def _compare(before: dict[str, Any], now: dict[str, Any], checkpoint: str, state
                 f"{checkpoint} holds the state of training.optimizer.{key} = {a}, and the params now say {b}: neither can "
                 f"go on from the other's. Undo the change, or choose another run.folder"
             )
+
+
+def _compare(before: dict[str, Any], now: dict[str, Any], checkpoint: str, state: TrainingState) -> None:
+    """Refuse changes that would rewrite the past. Steps and phases that are still ahead may change, and so may what a run
+    that diverged needs changed to go on: learning rate and clipping."""
+    before, now = json.loads(json.dumps(before)), json.loads(json.dumps(now))
     phases_before, phases_now = before["training"].pop("phases"), now["training"].pop("phases")
     changed: list[str] = []
 

@@ -29,7 +29,7 @@ WRONG = [
     (TF_BERT, "train_input.buckets=[100, 50]", ["train_input.buckets = [100, 50]: should rise between 0 and"]),
     (TF_BERT, "optimizer.loss_scaling_factor=sometimes", ["'sometimes': should be a number, dynamic or tf_dynamic"]),
     (TF_BERT, "optimizer.max_gradient_value=1", ["exclude each other"]),
-    (TF_BERT, "optimizer.optimizer_type=lion", ["optimizer.optimizer_type = 'lion': no such optimizer here", "adamw"]),
+    (TF_BERT, "optimizer.optimizer_type=lion", ["optimizer.optimizer_type = 'lion': not available: it steps by the sign", "adamw"]),
     (TF_BERT, "optimizer.learning_rate.0.scheduler=Linaer", ["'Linaer': no such schedule here; did you mean Linear?"]),
     (TF_BERT, "optimizer.exclude_from_weight_decay=[kernel]", ["'kernel': no such kind of parameter here"]),
     (PT_BERT, "optimizer.optimizer_type=Adam", ["weight_decay_rate = 0.01: Adam adds it to the gradient", "AdamW"]),
@@ -59,6 +59,9 @@ WRONG = [
     # overrides
     (TF_BERT, "model", ["should look like section.key=value"]),
     (TF_BERT, "optimizer.learning_rate.7.steps=1", ["has entries 0 to 1, not '7'"]),
+    (TF_BERT, "optimizer.optimizer_type=lamb", ["'lamb': not available: it scales each matrix's update"]),
+    (PT_BERT, "optimizer.optimizer_type=Lion", ["'Lion': not available: it steps by the sign of its momentum"]),
+    (TRAINER, "optimizer={Lamb: {adam: true}}", ["trainer.init.optimizer.Lamb", "not available"]),
     (PHASES, "modle.x=1", ["unknown section; did you mean model?"]),
 ]  # fmt: skip
 

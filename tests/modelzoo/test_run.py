@@ -1,6 +1,5 @@
 """run.py's commands on records written here: two phases, evaluation by their lines, kill and resume, refusals."""
 
-import io
 import json
 import os
 import re
@@ -15,6 +14,7 @@ import pytest
 import torch
 from eras import PT_BERT, SHRUNK
 from record_files import THIRD_PARTY, VOCABULARY_SIZE, bert_arrays, gpt_arrays, write
+from run_by_command import do, metrics, numbers, saved_dicts
 from torch.nn import functional as F
 from transformers import BertForPreTraining, GPT2LMHeadModel
 
@@ -23,7 +23,6 @@ from headrace.errors import UserError
 from headrace.modelzoo.run.command import main
 from headrace.modelzoo.run.flags import parse
 from headrace.modelzoo.run.job import jobs_of
-from headrace.progress import console
 
 PARAMS = """
 train_input:
@@ -129,39 +128,12 @@ def folder(tmp_path_factory) -> Path:
     return root
 
 
-@pytest.fixture
-def printed(monkeypatch):
-    """printed(): what was said since it was last asked."""
-    buffer = io.StringIO()
-    monkeypatch.setattr(console, "file", buffer)
-
-    def take() -> str:
-        text = buffer.getvalue()
-        buffer.seek(0)
-        buffer.truncate()
-        return text
-
-    return take
-
-
-def do(*words) -> None:
-    main([str(word) for word in (*words, "--device", "cpu", "training.input_workers=0")])
-
-
 def refused(capsys, *words) -> str:
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
         do(*words)
     assert ended.value.code == 2
     return capsys.readouterr().err
-
-
-def metrics(model_dir: Path) -> list[dict]:
-    return [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text("utf-8").splitlines()]
-
-
-def numbers(model_dir: Path) -> list[tuple]:
-    return [(each["step"], each["loss"], each["gradient_norm"], each["batch"]) for each in metrics(model_dir)]
 
 
 def weights(model_dir: Path) -> dict[str, torch.Tensor]:
@@ -224,7 +196,9 @@ def test_the_same_command_goes_on_and_does_not_read_the_first_phase_again(folder
     assert all(torch.equal(value, weights(whole)[name]) for name, value in weights(model_dir).items())
 
 
-def plain_figures(model_dir: Path, arrays: dict[str, np.ndarray], batch_size: int) -> dict[str, float]:
+def plain_figures(
+    model_dir: Path, arrays: dict[str, np.ndarray], batch_size: int, weight: float = 1.0, per_example: bool = False
+) -> dict[str, float]:
     """The definitions, written down once more on the whole logits of transformers' own model."""
     model = BertForPreTraining.from_pretrained(model_dir / "model").eval()
     correct = count = nll = right_pairs = pairs = 0.0
@@ -237,7 +211,8 @@ def plain_figures(model_dir: Path, arrays: dict[str, np.ndarray], batch_size: in
         chosen, live = out.prediction_logits[rows, batch["masked_lm_positions"]], batch["masked_lm_weights"] > 0
         xent = F.cross_entropy(chosen[live], batch["masked_lm_ids"][live], reduction="sum").item()
         labels = batch["next_sentence_labels"][:, 0]
-        losses.append(xent / live.sum().item() + F.cross_entropy(out.seq_relationship_logits, labels).item())
+        masked = weight * xent / (batch_size if per_example else live.sum().item())
+        losses.append(masked + F.cross_entropy(out.seq_relationship_logits, labels).item())
         correct += (chosen[live].argmax(-1) == batch["masked_lm_ids"][live]).sum().item()
         right_pairs += (out.seq_relationship_logits.argmax(-1) == labels).sum().item()
         nll, count, pairs = nll + xent, count + live.sum().item(), pairs + batch_size
@@ -249,11 +224,6 @@ def plain_figures(model_dir: Path, arrays: dict[str, np.ndarray], batch_size: in
     }
 
 
-def saved_dicts(out: str) -> dict[int, dict[str, float]]:
-    lines = re.findall(r"^Saving dict for global step (\d+): (.*)$", out, re.MULTILINE)
-    return {int(step): {k: float(v) for k, v in re.findall(r"(\S+) = ([^,]+)", rest)} for step, rest in lines}
-
-
 def test_evaluation_prints_the_lines_and_exact_figures(folder, trained, printed):
     do("--mode", "eval", "--cs_ip", "192.168.0.99", "--params", folder / "msl24.yaml", "--model_dir", trained)
     out = printed()
@@ -263,6 +233,55 @@ def test_evaluation_prints_the_lines_and_exact_figures(folder, trained, printed)
         r"^Evaluation finished with 24 samples in [\d.]+ seconds, [\d.]+ samples/second", out, re.MULTILINE
     )
     assert saved_dicts(out)[12] == pytest.approx(plain_figures(trained, bert_arrays(29, 24, seed=24), 8), rel=1e-4)
+
+
+def test_the_loss_of_an_evaluation_is_divided_and_weighed_as_eval_input_says(folder, trained, printed):
+    """TensorFlow asks eval_input.scale_mlm_weights and multiplies by mlm_loss_weight either way."""
+    command = ("-m", "eval", "-p", folder / "msl24.yaml", "-o", trained, "model.mlm_loss_weight=0.3")
+    for scaled in (True, False):
+        do(*command, f"eval_input.scale_mlm_weights={scaled}")
+        expected = plain_figures(trained, bert_arrays(29, 24, seed=24), 8, 0.3, per_example=not scaled)
+        assert saved_dicts(printed())[12] == pytest.approx(expected, rel=1e-4)
+
+
+def test_predictions_of_masked_tokens_and_pairs(folder, trained, printed):
+    do("-m", "predict", "-p", folder / "msl24.yaml", "-o", trained)
+    path = trained / "predict" / "predictions.jsonl"
+    assert f"Predictions for 29 records: {path}" in printed().replace("\n", "")
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    arrays = bert_arrays(29, 24, seed=24)
+    tensors = {name: torch.from_numpy(values) for name, values in arrays.items()}
+    model = BertForPreTraining.from_pretrained(trained / "model").eval()
+    with torch.no_grad():
+        out = model(tensors["input_ids"], attention_mask=tensors["input_mask"], token_type_ids=tensors["segment_ids"])
+    log_shares = out.prediction_logits.log_softmax(-1).numpy()
+    random_next = out.seq_relationship_logits.softmax(-1)[:, 1].numpy()
+    assert [row["record"] for row in rows] == list(range(29))
+    for k, row in enumerate(rows):
+        count = int(arrays["masked_lm_weights"][k].sum())
+        positions, true = arrays["masked_lm_positions"][k, :count], arrays["masked_lm_ids"][k, :count]
+        assert row["positions"] == positions.tolist() and row["target_ids"] == true.tolist()
+        assert row["predicted_ids"] == log_shares[k, positions].argmax(-1).tolist()
+        assert row["log_likelihood"] == pytest.approx(log_shares[k, positions, true].mean(), abs=1e-4)
+        assert row["random_next_probability"] == pytest.approx(random_next[k], abs=1e-5)
+        assert row["next_sentence_label"] == arrays["next_sentence_labels"][k, 0]
+
+
+def test_the_report_tells_of_the_records(folder, trained):
+    page = (trained / "report.html").read_text("utf-8")
+    for text in (
+        "finished, 12 steps",
+        "The records",
+        "train_input",
+        "70",
+        "masked sentence pairs",
+        "Training loss",
+        "<svg",
+    ):
+        assert text in page
+    do("-m", "eval", "-p", folder / "msl24.yaml", "-o", trained)
+    page = (trained / "report.html").read_text("utf-8")
+    assert "eval_input" in page and "Next-sentence accuracy" in page and "finished, 12 steps" in page
 
 
 def test_eval_steps_bound_the_batches_and_eval_all_takes_every_checkpoint(folder, trained, printed):

@@ -7,6 +7,7 @@ from headrace.errors import UserError
 from headrace.modelzoo.params.keys import Taken
 from headrace.modelzoo.params.parts import Parts
 from headrace.modelzoo.params.read import expand, find
+from headrace.modelzoo.vocabulary import entries_of
 
 # Line counts of the vocabulary files that came with the tool (R_1.6.1 and Release_1.8.0, transformers/vocab).
 SHIPPED_VOCABULARIES = {
@@ -41,6 +42,16 @@ class InputFacts:
     add_special_tokens: bool | None = None
     max_cls_tokens: int | None = None
     label_vocab_file: str | None = None
+    loss_per: str | None = None
+    """As task.loss_per, where this input's masked-LM loss is divided otherwise than the training input's; None = as there."""
+    loss_weight: float = 1.0
+    """Beside loss_per."""
+    tokens_per_byte: float | None = None
+    """What eval/bits_per_byte of a TensorFlow GPT takes for this data."""
+
+
+# The Pile, table 7 (Gao et al. 2020, arXiv 2101.00027); R_1.6.1 common/tf/metrics/bits_per_x.py.
+TOKENS_PER_BYTE = {"pile": 0.29335, "owt": 0.2434}
 
 
 def input_facts(taken: Taken | None, parts: Parts, training: bool) -> InputFacts | None:
@@ -67,7 +78,21 @@ def input_facts(taken: Taken | None, parts: Parts, training: bool) -> InputFacts
         add_special_tokens=taken["add_special_tokens"],
         max_cls_tokens=taken["max_cls_tokens"],
         label_vocab_file=taken["label_vocab_file"],
+        tokens_per_byte=_tokens_per_byte(folders, taken, parts, training),
     )
+
+
+def _tokens_per_byte(folders: list[str], taken: Taken, parts: Parts, training: bool) -> float | None:
+    """By what data_dir names, as in the tool."""
+    if not parts.kind.tensorflow or parts.kind.family == "bert" or (training and parts.eval is not None):
+        return None
+    found = next((name for name in TOKENS_PER_BYTE if any(name in folder for folder in folders)), None)
+    if found is None:
+        parts.notes.add(
+            f"{taken.at('data_dir')}: names neither pile nor owt, so eval/bits_per_byte counts bits per token, as in the tool"
+        )
+        return 1.0
+    return TOKENS_PER_BYTE[found]
 
 
 def located_path(written: str, parts: Parts) -> str:
@@ -90,6 +115,8 @@ def vocabulary_size(parts: Parts, source: Taken) -> tuple[int, str]:
         raise UserError(f"{source.path}.vocab_size: is required where there is neither model.vocab_size nor vocab_file")
     written, at = source["vocab_file"], source.at("vocab_file")
     found = find(written, parts.yaml_path)
+    if found is not None and (found.is_dir() or found.suffix in (".model", ".spm", ".spiece")):
+        return len(entries_of(found)), f"{at} ({found.name}, its entries)"
     if found is not None and found.is_file():
         with found.open("rb") as file:
             return sum(1 for _ in file), f"{at} ({found.name}, its lines)"

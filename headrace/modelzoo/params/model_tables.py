@@ -51,7 +51,7 @@ _TF_COMMON: tuple[Key, ...] = (
     idle("dropout_seed", SEEDS),
     idle("weight_initialization_seed", SEEDS),
     idle("enable_gpu_optimizations", KERNEL),
-    only("bits_per_x_dataset", "text", None, "only the metric eval/bits_per_byte there; leave it out"),
+    idle("bits_per_x_dataset", "the tool overwrites it by what data_dir names, and so do we"),
 )
 
 _PT_COMMON: tuple[Key, ...] = (

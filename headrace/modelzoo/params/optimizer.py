@@ -6,10 +6,9 @@ from headrace.errors import UserError
 from headrace.modelzoo.params.draft import Draft
 from headrace.modelzoo.params.keys import nearest, shown
 from headrace.modelzoo.params.model import second_generation
+from headrace.modelzoo.params.optimizer_kinds import kind_of
 from headrace.modelzoo.params.parts import Parts
 from headrace.modelzoo.params.schedules import put_learning_rate
-
-KINDS = {"adam": "adamw", "adamw": "adamw", "sgd": "sgd", "momentum": "sgd", "adafactor": "adafactor"}
 
 # What a word of exclude_from_weight_decay is among our parameters' names, for BERT and for the GPTs. The tool's default is
 # biases and norms in every generation, whatever they are called there.
@@ -36,11 +35,7 @@ def put_optimizer(draft: Draft, parts: Parts) -> None:
         raise UserError(f"{optimizer.path}.optimizer: is required and not given (AdamW, Adam, SGD or Adafactor)")
     written = str(optimizer["optimizer_type"])
     at = optimizer.at("optimizer_type")
-    kind = KINDS.get(written.lower())
-    if kind is None:
-        raise UserError(
-            f"{at} = {written!r}: no such optimizer here{nearest(written.lower(), KINDS)} (there are {', '.join(KINDS)})"
-        )
+    kind = kind_of(written, at)
 
     def put(name: str, value: Any, origin: str) -> None:
         draft.put(f"training.optimizer.{name}", value, origin)

@@ -8,6 +8,7 @@ from typing import Any
 from headrace.errors import UserError
 from headrace.modelzoo.params import trainer_tables
 from headrace.modelzoo.params.keys import Given, Key, Notes, Taken, idle, located, nearest, section, shown, take, use
+from headrace.modelzoo.params.optimizer_kinds import kind_of
 from headrace.modelzoo.params.read import find, read_yaml, task_folder
 from headrace.modelzoo.params.recognise import Kind
 from headrace.modelzoo.params.run_tables import (
@@ -73,6 +74,8 @@ def parts_of(tree: Mapping[str, Any], where: str, kind: Kind, yaml_path: Path, n
     take(located(sections["csconfig"], "csconfig"), "csconfig", TF_CSCONFIG if tf else PT_CSCONFIG, notes)
     _sparsity(top["sparsity"], "sparsity", notes)
     optimizer_table = TF_OPTIMIZER if tf else PT_OPTIMIZER
+    if isinstance(name := sections["optimizer"].get("optimizer_type"), str):
+        kind_of(name, "optimizer.optimizer_type")  # before its keys are found to be unknown
     run_table = TF_RUN if tf else PT_RUN
     return Parts(
         kind,
@@ -155,12 +158,13 @@ def _trainer(tree: Mapping[str, Any], where: str, kind: Kind, yaml_path: Path, n
             run.given[name] = init.given[name]
     if init.has("device"):
         run.given["target_device"] = init.given["device"]
-    ckpt = next((part.given["ckpt_path"] for part in (fit, validate) if part.has("ckpt_path")), None)
-    if ckpt is not None:
-        run.given["checkpoint_path"] = ckpt
-    paths = every.get("ckpt_paths")
-    if ckpt is None and isinstance(paths, list) and paths:
-        run.given["checkpoint_path"] = Given(str(paths[0]), every.at("ckpt_paths"))
+    for part, name, of_run in (
+        (fit, "ckpt_path", "checkpoint_path"),
+        (validate, "ckpt_path", "validate_path"),
+        (every, "ckpt_paths", "validate_paths"),
+    ):
+        if part.has(name):
+            run.given[of_run] = part.given[name]
     _callbacks(init, run, at, notes)
     train = _loader("train_dataloader", fit, notes)
     validated = [("val_dataloader", fit), ("val_dataloader", validate), ("val_dataloaders", every)]
@@ -214,6 +218,7 @@ def _trainer_optimizer(init: Taken, precision: Taken, at: str, notes: Notes) -> 
     for name, keys in given.items():
         path = f"{at}.optimizer.{name}"
         optimizer.path = path
+        kind_of(name, path)
         own = take(located(section(keys, path), path), path, trainer_tables.OPTIMIZER, notes)
         optimizer.given = {"optimizer_type": Given(name, path), **own.given}
     optimizer.given.update({n: g for n, g in precision.given.items() if n not in ("enabled", "fp16_type")})
@@ -238,6 +243,10 @@ def _callbacks(init: Taken, run: Taken, at: str, notes: Notes) -> None:
             elif called == "KeepNCheckpoints" and isinstance(entry, dict):
                 number = section(entry[called], path).get("n")
                 run.given["keep_checkpoint_max"] = Given(int(number or 0), f"{path}.n")
+            elif called == "LoadCheckpointStates" and isinstance(entry, dict):
+                states = section(entry[called], path).get("load_checkpoint_states", "all")
+                states = ",".join(map(str, states)) if isinstance(states, list) else str(states)
+                run.given["load_checkpoint_states"] = Given(states, f"{path}.load_checkpoint_states")
             elif called in trainer_tables.CALLBACKS:
                 notes.no_effect(path, trainer_tables.CALLBACKS[called])
             else:

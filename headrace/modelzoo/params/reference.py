@@ -57,7 +57,10 @@ def reference() -> str:
         lines += [_row(key) for key in unique(table)]
         lines.append("")
     lines += ["### trainer.init.callbacks", "", "| callback | what becomes of it |", "|---|---|"]
-    lines += [f"| `{name}` | {_callback(words)} |" for name, words in trainer.CALLBACKS.items()]
+    lines += [
+        f"| `{name}` | {words if name in trainer.HONOURED else f'no effect: {words}'} |"
+        for name, words in trainer.CALLBACKS.items()
+    ]
     lines += ["| any other | refused by name |", ""]
     return "\n".join(lines)
 
@@ -73,10 +76,6 @@ def _row(key: Key) -> str:
     default = "required" if key.default == REQUIRED else "" if key.default is None else f"`{key.default}`"
     fate = {"used": key.words, "no effect": f"no effect: {key.words}", "only": f"other values are refused: {key.words}"}
     return f"| {names} | {value} | {default} | {fate[key.fate]} |".replace("|  |", "| |")
-
-
-def _callback(words: str) -> str:
-    return words if words == "training.keep" else f"no effect: {words}"
 
 
 BEGIN, END = "<!-- keys -->", "<!-- end of keys -->"

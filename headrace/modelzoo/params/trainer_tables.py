@@ -34,8 +34,13 @@ LOOP: tuple[Key, ...] = (
 
 CHECKPOINT: tuple[Key, ...] = (
     use("checkpoint_steps", "int", 0, "training.checkpoint_every; 0: at the end only", "steps"),
-    use("autoload_last_checkpoint", "bool", True, "run.autoload_last_checkpoint"),
-    use("save_initial_checkpoint", "bool", False, "run.save_initial_checkpoint"),
+    use(
+        "autoload_last_checkpoint",
+        "bool",
+        True,
+        "run.autoload_last_checkpoint; false: begin anew, an earlier run is put aside",
+    ),
+    use("save_initial_checkpoint", "bool", False, "run.save_initial_checkpoint: one before the first step, too"),
     idle("disable_strict_checkpoint_loading", "weights that a checkpoint lacks begin anew, and that is said"),
     idle("disable_strict_loading", "weights that a checkpoint lacks begin anew, and that is said"),
     idle("checkpoint_root", "checkpoints lie in the run folder"),
@@ -85,11 +90,11 @@ FIT: tuple[Key, ...] = (
 )
 VALIDATE: tuple[Key, ...] = (
     use("val_dataloader", "any", None, "eval_input where fit has none"),
-    use("ckpt_path", "text", None, "run.checkpoint_path where fit has none"),
+    use("ckpt_path", "text", None, "the checkpoint that eval takes"),
 )
 VALIDATE_ALL: tuple[Key, ...] = (
     use("val_dataloaders", "any", None, "eval_input where fit and validate have none"),
-    use("ckpt_paths", "any", None, "run.checkpoint_paths"),
+    use("ckpt_paths", "paths", None, "the checkpoints that eval_all takes; default: all of model_dir"),
 )
 
 TRAINER: tuple[Key, ...] = (
@@ -119,5 +124,7 @@ CALLBACKS: dict[str, str] = {
     "GlobalFlags": CLUSTER,
     "DebugArgsPath": CLUSTER,
     "KeepNCheckpoints": "training.keep",
+    "LoadCheckpointStates": "run.load_checkpoint_states",
 }
-"""Callbacks that change no number of the training, and why they have no effect; KeepNCheckpoints is honoured."""
+"""Callbacks that change no number of the training, and why they have no effect; HONOURED ones have one."""
+HONOURED = ("KeepNCheckpoints", "LoadCheckpointStates")

@@ -5,8 +5,9 @@ P.yaml + overrides -> read_phases -> recognise -> parts_of -> the put_... functi
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from headrace.errors import UserError
 from headrace.modelzoo.params.draft import Draft
@@ -36,6 +37,10 @@ class RunFacts:
     autoload_last_checkpoint: bool
     save_initial_checkpoint: bool
     load_checkpoint_states: str | None
+    validate_path: str | None
+    """The checkpoint that an evaluation takes, where it is not the one that training begins with."""
+    validate_paths: tuple[str, ...]
+    """Those that eval_all takes; none: all of model_dir."""
     check_only: bool
     """validate_only or compile_only: say what would be done."""
 
@@ -81,6 +86,7 @@ def _translate(tree: dict, where: str, path: Path, notes: Notes) -> Translation:
     )
     train, evaluation = input_facts(parts.train, parts, True), input_facts(parts.eval, parts, False)
     prediction = input_facts(parts.predict, parts, False)
+    evaluation = _evaluated_as_the_tool(evaluation, parts, source)
     _put_run(draft, parts)
     _put_text(draft, source, train or evaluation, vocabulary)
     model_class = put_model(draft, parts, vocabulary, longest)
@@ -150,21 +156,52 @@ def _put_task(draft: Draft, parts: Parts, source: Taken) -> None:
     draft.put("task.examples", "documents" if alone else "sentence_pairs", model.where("disable_nsp"))
     draft.put("task.mask_rate", source["masked_lm_prob"], source.where("masked_lm_prob"))
     draft.put("task.whole_words", source["mask_whole_word"], source.where("mask_whole_word"))
-    weight, origin = model["mlm_loss_weight"], model.where("mlm_loss_weight")
+    loss = _masked_loss(parts, source)
+    if loss.weight_ignored:
+        notes.no_effect(
+            model.at("mlm_loss_weight"), f"with {loss.where} the loss is the mean over masked tokens, as in the tool"
+        )
+    draft.put("task.loss_per", loss.per, loss.where)
+    draft.put("task.loss_weight", loss.weight, loss.where if loss.weight_ignored else model.where("mlm_loss_weight"))
+
+
+class _MaskedLoss(NamedTuple):
+    """How the masked-LM losses of an input's batches are divided and weighed: task.loss_per and loss_weight."""
+
+    per: str
+    weight: float
+    where: str
+    weight_ignored: bool = False
+
+
+def _masked_loss(parts: Parts, source: Taken) -> _MaskedLoss:
+    """The tool asks the input section, so training and evaluation may differ."""
+    model = parts.model
+    weight = model["mlm_loss_weight"]
     if parts.kind.tensorflow:
-        per, where = ("target" if source["scale_mlm_weights"] else "example"), source.where("scale_mlm_weights")
-    else:
-        scaling = model["mlm_loss_scaling"]
-        by_batch = source["dynamic_mlm_scale"]
-        where = source.where("dynamic_mlm_scale") if by_batch or scaling is None else model.where("mlm_loss_scaling")
-        per = "target" if by_batch or scaling in ("num_masked", "precomputed_num_masked") else "example"
-        if per == "target" and model.has("mlm_loss_weight"):
-            notes.no_effect(
-                model.at("mlm_loss_weight"), f"with {where} the loss is the mean over masked tokens, as in the tool"
-            )
-            weight, origin = 1.0, where
-    draft.put("task.loss_per", per, where)
-    draft.put("task.loss_weight", weight, origin)
+        return _MaskedLoss(
+            "target" if source["scale_mlm_weights"] else "example", weight, source.where("scale_mlm_weights")
+        )
+    scaling, by_batch = model["mlm_loss_scaling"], source["dynamic_mlm_scale"]
+    where = source.where("dynamic_mlm_scale") if by_batch or scaling is None else model.where("mlm_loss_scaling")
+    if by_batch or scaling in ("num_masked", "precomputed_num_masked"):
+        return _MaskedLoss("target", 1.0, where, model.has("mlm_loss_weight"))
+    return _MaskedLoss("example", weight, where)
+
+
+def _evaluated_as_the_tool(facts: InputFacts | None, parts: Parts, source: Taken) -> InputFacts | None:
+    """The eval_input's own division of the loss, where it is not the training's."""
+    if facts is None or parts.eval is None or parts.kind.family != "bert" or parts.kind.job != "pretraining":
+        return facts
+    trained, own = _masked_loss(parts, source), _masked_loss(parts, parts.eval)
+    if (own.per, own.weight) == (trained.per, trained.weight):
+        return facts
+    divided = "masked tokens" if own.per == "target" else "examples"
+    parts.notes.add(
+        f"{own.where}: the loss of an evaluation is the sum over masked tokens / {divided} x {own.weight:g}, as in the tool; "
+        f"training has another"
+    )
+    return replace(facts, loss_per=own.per, loss_weight=own.weight)
 
 
 def _steps(parts: Parts) -> tuple[int, str]:
@@ -216,8 +253,9 @@ def _put_intervals(draft: Draft, parts: Parts) -> None:
     every = every or steps
     draft.put("training.checkpoint_every", every, run.where(name))
     kept, origin = run["keep_checkpoint_max"], run.where("keep_checkpoint_max")
-    # 0 keeps all: as many as the run writes, its last one included.
-    draft.put("training.keep", kept or math.ceil(steps / every) + 1, origin)
+    # 0 keeps all: as many as the run writes, its last one included, and its first one where that is asked for.
+    all_of_them = math.ceil(steps / every) + 1 + bool(run.get("save_initial_checkpoint"))
+    draft.put("training.keep", kept or all_of_them, origin)
     name = "save_summary_steps" if parts.kind.tensorflow else "log_steps"
     if run[name]:
         draft.put("training.log_every", run[name], run.where(name))
@@ -270,5 +308,7 @@ def _run_facts(parts: Parts) -> RunFacts:
         autoload_last_checkpoint=run.get("autoload_last_checkpoint", True),
         save_initial_checkpoint=run.get("save_initial_checkpoint", False),
         load_checkpoint_states=run.get("load_checkpoint_states"),
+        validate_path=run.get("validate_path"),
+        validate_paths=tuple(run.get("validate_paths") or ()),
         check_only=bool(run.get("validate_only") or run.get("compile_only")),
     )

@@ -56,6 +56,13 @@ def batch_of_records(arrays: Mapping[str, np.ndarray], keys: np.ndarray, rule: R
     """One optimizer batch of B records.
 
     arrays: the columns of a `layouts.Layout`; keys: uint64 (B,), what the masks of token records depend on."""
+    return _batch_in_order(arrays, keys, rule)[0]
+
+
+def _batch_in_order(
+    arrays: Mapping[str, np.ndarray], keys: np.ndarray, rule: RecordBatchRule
+) -> tuple[Batch, np.ndarray]:
+    """The batch, and which of the B records each of its rows holds (B,), microbatch after microbatch."""
     if "labels" in arrays:
         rows = _causal_rows(arrays)
     elif "starts_word" in arrays:
@@ -68,7 +75,7 @@ def batch_of_records(arrays: Mapping[str, np.ndarray], keys: np.ndarray, rule: R
     order = np.argsort(lengths, kind="stable")
     bounds, _ = split_rows(lengths[order], rule)
     target_ids = rows.target_ids[rows.targets]
-    return Batch(
+    batch = Batch(
         [_microbatch(rows, order[start:stop], int(lengths[order[stop - 1]]), rule) for start, stop in bounds],
         num_examples=len(order),
         num_targets=len(target_ids),
@@ -78,6 +85,7 @@ def batch_of_records(arrays: Mapping[str, np.ndarray], keys: np.ndarray, rule: R
         loss_per_example=rule.loss_per_example,
         loss_weight=rule.loss_weight,
     )
+    return batch, order
 
 
 def _lengths(rows: _Rows) -> np.ndarray:
@@ -209,7 +217,16 @@ def batches_from(
 
 def every_batch(records: RecordSet, rule: RecordBatchRule, batch_size: int) -> Iterator[Batch]:
     """One pass in file order, the last batch as large as what is left. For evaluation."""
-    size = len(records)
-    for start in range(0, size, batch_size):
-        numbers = np.arange(start, min(start + batch_size, size))
-        yield batch_of_records(records.read(numbers), record_keys(numbers, seed=0, phase="eval", epoch=0), rule)
+    return (batch for batch, _ in numbered_batches(records, rule, batch_size, len(records)))
+
+
+def numbered_batches(
+    records: RecordSet, rule: RecordBatchRule, batch_size: int, count: int
+) -> Iterator[tuple[Batch, np.ndarray]]:
+    """The batches of `every_batch` of the first `count` records, each with the numbers of its rows (B,), microbatch after
+    microbatch."""
+    for start in range(0, count, batch_size):
+        numbers = np.arange(start, min(start + batch_size, count))
+        keys = record_keys(numbers, seed=0, phase="eval", epoch=0)
+        batch, order = _batch_in_order(records.read(numbers), keys, rule)
+        yield batch, numbers[order]

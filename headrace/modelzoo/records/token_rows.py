@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headrace.text.vocabulary.words import starts_by_words, word_of_character
+
 PAD_ID = 0
 """Behind the tokens, where input_mask is 0; the batch puts the model's own padding there."""
 
@@ -18,6 +20,8 @@ class TokenRule:
     unk_id: int
     sequence_length: int
     lowercase: bool = False  # of the tokens; the keys of `ids` are then lower case, too
+    has_pieces: bool = False  # words begin with ▁, as SentencePiece writes them, instead of going on with ##
+    find_words: bool = True  # False: whole words are not asked for, and starts_word says nothing
 
 
 class TokenRow(NamedTuple):
@@ -44,7 +48,7 @@ def token_arrays(rows: Sequence[TokenRow], rule: TokenRule) -> dict[str, np.ndar
         n = len(ids)
         out["input_ids"][k, :n] = ids
         out["input_mask"][k, :n] = 1
-        out["starts_word"][k, :n] = [not token.startswith("##") for token in tokens]
+        out["starts_word"][k, :n] = word_starts(tokens, rule)
         if row.segment_ids is not None:
             out["segment_ids"][k, :n] = row.segment_ids[:n]
     unknown = out["input_ids"] == -1
@@ -53,3 +57,27 @@ def token_arrays(rows: Sequence[TokenRow], rule: TokenRule) -> dict[str, np.ndar
     if any(row.label is None for row in rows):
         del out["segment_ids"], out["next_sentence_labels"]
     return out
+
+
+def word_starts(tokens: Sequence[str], rule: TokenRule) -> list[bool]:
+    """Which tokens begin a word. Of pieces: by MeCab in text with kana or kanji, which has no spaces, else at ▁; special
+    tokens stand alone."""
+    if not rule.find_words:
+        return [True] * len(tokens)
+    if not rule.has_pieces:
+        return [not token.startswith("##") for token in tokens]
+    starts = [True] * len(tokens)
+    run: list[int] = []
+    for place, token in enumerate((*tokens, "[SEP]")):
+        if not (token.startswith("[") and token.endswith("]") and len(token) > 2):
+            run.append(place)
+            continue
+        if run:
+            pieces = [tokens[i].replace("▁", " ") for i in run]
+            ends = np.cumsum([len(piece) for piece in pieces])
+            offsets = np.stack([ends - [len(piece) for piece in pieces], ends], 1)
+            found = starts_by_words(word_of_character("".join(pieces)), offsets)
+            for i, is_start in zip(run, found.tolist(), strict=True):
+                starts[i] = is_start
+        run = []
+    return starts

@@ -4,9 +4,11 @@ eval/accuracy_cls          right next-sentence decisions / pairs
 eval/accuracy_masked_lm    right predictions / masked tokens, over all batches together
 eval/mlm_perplexity        exp(summed negative log-likelihood / masked tokens), capped at e^100
 eval/accuracy, eval/lm_perplexity     of a GPT, likewise
-loss                       mean over batches of the loss that training would have on each
+eval/bits_per_byte         of a GPT in a TensorFlow file: mean negative log-likelihood in bits x the tool's tokens per byte
+loss                       mean over batches of the loss of each, divided and weighed as eval_input and model say
 """
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -83,6 +85,9 @@ def evaluate_records(
     rate = num_examples / elapsed_s
     say(f"Evaluation finished with {num_examples} samples in {elapsed_s:.2f} seconds, {rate:.2f} samples/second.")
     figures = {**task.figures(sums.tolist(), num_examples, num_targets, num_pairs), "loss": sum(losses) / len(losses)}
+    tokens_per_byte, mean_nll = data.input.facts.tokens_per_byte, figures["eval/loss"]
+    if tokens_per_byte is not None and mean_nll is not None:
+        figures["eval/bits_per_byte"] = mean_nll / math.log(2) * tokens_per_byte
     shown = {THEIRS.get(name, name): value for name, value in sorted(figures.items()) if name.startswith("eval/")}
     shown.pop("eval/loss")
     shown["loss"] = figures["loss"]

@@ -96,7 +96,11 @@ def parser() -> argparse.ArgumentParser:
     add("--checkpoint_path", type=Path, metavar="C",
         help="train: what a new model_dir starts from; eval: what is evaluated; default: the newest in model_dir")  # fmt: skip
     add("--is_pretrained_checkpoint", action="store_true", help="take the weights alone from C and begin at step 0")
-    add("--load_checkpoint_states", metavar="S", help="2.x: model = as --is_pretrained_checkpoint")
+    add(
+        "--load_checkpoint_states",
+        metavar="S",
+        help="2.x: what of C to begin with: model, and optimizer, global_step,lr_scheduler, dataloader, grad_scaler",
+    )
     add("--validate_only", action="store_true", help="check params, records and model, print the plan, and stop")
     add("--compile_only", action="store_true", help="the same")
     add("--device", metavar="{cpu,gpu}", help="default: the params file's, else the GPU if there is one")

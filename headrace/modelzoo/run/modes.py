@@ -8,8 +8,11 @@ from headrace.evaluation.open_checkpoint import open_to_evaluate
 from headrace.modelzoo.run.evaluation import EvaluationSet, evaluate_records
 from headrace.modelzoo.run.flags import Request
 from headrace.modelzoo.run.job import Job, jobs_of
+from headrace.modelzoo.run.prediction import predict_records
+from headrace.modelzoo.run.put_aside import put_aside
 from headrace.modelzoo.run.record_source import RecordSource
 from headrace.modelzoo.run.records import OpenInput
+from headrace.modelzoo.run.report import note_records, report
 from headrace.params import Params, dump_params, validate_params
 from headrace.planning.device import choose_precision
 from headrace.planning.run import plan_run, planned_model
@@ -57,6 +60,7 @@ def _check(job: Job) -> None:
 
 
 def _say_input(opened: OpenInput) -> None:
+    """What is read, in a line."""
     records = opened.records
     columns = ", ".join(f"{name} {column.length}" for name, column in records.columns.items())
     say(f"{opened.where}: {len(records):,} records in {len(records.files)} files: {records.layout.name} ({columns})")
@@ -70,18 +74,32 @@ def _train(job: Job, held_out: EvaluationSet | None = None) -> None:
     run = job.run
     run.create()
     recover(run)
+    if not job.autoload and list_checkpoints(run):
+        put_aside(run)
     checkpoints = list_checkpoints(run)
-    step = read_manifest(checkpoints[-1])["state"]["step"] if checkpoints else 0
+    beginning = job.beginning
+    step = 0
+    if checkpoints:
+        step = read_manifest(checkpoints[-1])["state"]["step"]
+    elif beginning is not None and beginning.step and (beginning.folder / MANIFEST).is_file():
+        step = read_manifest(beginning.folder)["state"]["step"]
     params = _until(job, step)
     write_atomically(run.params, dump_params(params).encode())
     _put_vocabulary(job)
-    if checkpoints and job.checkpoint is not None:
-        say(f"--checkpoint_path: {run.root} has checkpoints of its own, and the newest of them goes on; it is not read")
+    if checkpoints and beginning is not None:
+        say(
+            f"{beginning.folder}: it is not read; {run.root} has checkpoints of its own, and the newest of them goes on"
+        )
     if step >= params.total_steps:
         say(f"Training: done, step {step} of {params.total_steps}; --max_steps or --steps asks for more")
         return
-    train(params, run, RecordSource(params, records, held_out), job.beginning)
-    say(f"Checkpoints: {run.checkpoints}; the newest is {run.model}, a Hugging Face folder")
+    source = RecordSource(params, records, held_out)
+    note_records(run, records)
+    if held_out is not None:
+        note_records(run, held_out.input)
+    train(params, run, source, beginning, checkpoint_first=job.checkpoint_first)
+    report(job)
+    say(f"Checkpoints: {run.checkpoints}; the newest is {run.model}, a Hugging Face folder. Report: {run.report}")
 
 
 def _until(job: Job, step: int) -> Params:
@@ -101,7 +119,7 @@ def _put_vocabulary(job: Job) -> None:
         return
     facts = job.translation.train_input
     name = facts.vocab_file if facts is not None else None
-    if facts is not None and name is not None and Path(name).is_file():
+    if facts is not None and name is not None and Path(name).exists():
         try:
             load_vocabulary(name, folder, lowercase=facts.lowercase, causal=job.params.task.kind == "causal_lm")
             return
@@ -125,7 +143,7 @@ def _evaluate(job: Job) -> None:
 
 def _evaluate_all(job: Job) -> None:
     data = _opened(job)
-    for folder in _checkpoints(job):
+    for folder in job.checkpoints or _checkpoints(job):
         _evaluate_folder(job, folder, data)
 
 
@@ -136,6 +154,10 @@ def _opened(job: Job) -> EvaluationSet:
 
 
 def _checkpoints(job: Job) -> list[Path]:
+    if not job.autoload and job.mode != "eval_all":
+        raise UserError(
+            f"--mode {job.mode}: autoload_last_checkpoint is False, so --checkpoint_path must name a checkpoint"
+        )
     recover(job.run)
     if found := list_checkpoints(job.run):
         return found
@@ -166,13 +188,34 @@ def _evaluate_folder(job: Job, folder: Path, data: EvaluationSet) -> None:
     finally:
         opened.close()
     job.run.create()
+    note_records(job.run, data.input)
     record_evaluation(job.run, {"step": state["step"], "phase": state["phase"], **figures})
+    report(job)
 
 
 def _predict(job: Job) -> None:
-    raise UserError(
-        "--mode predict: not available for pretraining; `headrace generate` and the report show predictions"
-    )
+    """Predictions on every record, into MODEL_DIR/predict."""
+    folder = job.checkpoint or _checkpoints(job)[-1]
+    data = job.open_predict()
+    _say_input(data.input)
+    precision = choose_precision(job.params)
+    opened, room = open_to_evaluate(job.params, job.run, folder, precision, job.eval_length)
+    say(f"{folder}: predicting")
+    job.run.create()
+    try:
+        predict_records(
+            job.params,
+            data,
+            opened.model,
+            precision,
+            job.run.root / "predict" / "predictions.jsonl",
+            sequence_length=job.eval_length,
+            most=job.predict_steps,
+            streaming=opened.streaming,
+            room=room,
+        )
+    finally:
+        opened.close()
 
 
 _MODES = {

@@ -13,6 +13,7 @@ from headrace.modelzoo.records.record_batches import RecordBatchRule, batches_fr
 from headrace.modelzoo.records.record_set import RecordSet
 from headrace.modelzoo.run.evaluation import EvaluationSet, evaluate_records
 from headrace.modelzoo.run.records import OpenInput
+from headrace.modelzoo.vocabulary import entries_of
 from headrace.params import Params
 from headrace.planning.device import Precision
 from headrace.streaming.segment import Streaming
@@ -122,7 +123,5 @@ class RecordSource:
         """The first entries of the vocabulary: records do not tell which are common."""
         count = min(most, self.params.text.vocabulary.size)
         name = self.input.facts.vocab_file
-        if name is None or not Path(name).is_file():
-            return range(count), [str(i) for i in range(count)]
-        lines = Path(name).read_text("utf-8", "replace").split("\n")[:count]
-        return range(count), [line.rstrip("\r") for line in lines] + [str(i) for i in range(len(lines), count)]
+        entries = entries_of(Path(name))[:count] if name is not None and Path(name).exists() else []
+        return range(count), [*entries, *(str(i) for i in range(len(entries), count))]

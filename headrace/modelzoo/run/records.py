@@ -13,6 +13,7 @@ from headrace.modelzoo.records.layouts import Layout
 from headrace.modelzoo.records.record_batches import RecordBatchRule
 from headrace.modelzoo.records.record_set import RecordSet, check_records, open_records
 from headrace.modelzoo.records.token_rows import TokenRule
+from headrace.modelzoo.vocabulary import entries_of, has_pieces
 from headrace.params import Params
 from headrace.text.masking import MaskRule
 from headrace.text.vocabulary.vocabulary import NOT_TEXT
@@ -67,8 +68,8 @@ class OpenInput:
             use_pairs=params.task.examples == "sentence_pairs",
             mask=mask,
             unmasked_ids=unmasked,
-            loss_per_example=params.task.loss_per == "example",
-            loss_weight=params.task.loss_weight,
+            loss_per_example=(self.facts.loss_per or params.task.loss_per) == "example",
+            loss_weight=self.facts.loss_weight if self.facts.loss_per else params.task.loss_weight,
         )
 
 
@@ -97,7 +98,14 @@ def open_input(where: str, facts: InputFacts, params: Params) -> OpenInput:
     if layout.is_tokens:
         ids = _vocabulary(where, facts)
         assert facts.sequence_length is not None
-        tokens = TokenRule(ids, ids["[UNK]"], facts.sequence_length, facts.lowercase)
+        tokens = TokenRule(
+            ids,
+            ids["[UNK]"],
+            facts.sequence_length,
+            facts.lowercase,
+            has_pieces=has_pieces(list(ids)),
+            find_words=facts.whole_words,
+        )
     records = open_records(
         facts.data_dir,
         layout=layout,
@@ -111,14 +119,14 @@ def open_input(where: str, facts: InputFacts, params: Params) -> OpenInput:
 
 
 def _vocabulary(where: str, facts: InputFacts) -> dict[str, int]:
-    """The ids of the entries of vocab_file, one a line."""
+    """The ids of the entries of vocab_file."""
     name = facts.vocab_file
-    if name is None or not Path(name).is_file():
+    if name is None or not Path(name).exists():
         raise UserError(
             f"{where}.vocab_file = {name!r}: no such file, and records of tokens need it to become ids; give "
             f"{where}.vocab_file=PATH"
         )
-    entries = [line.rstrip("\r") for line in Path(name).read_text("utf-8").removesuffix("\n").split("\n")]
+    entries = entries_of(Path(name))
     ids = {text.lower() if facts.lowercase and text not in SPECIAL else text: i for i, text in enumerate(entries)}
     if missing := [text for text in SPECIAL if text not in ids]:
         raise UserError(f"{where}.vocab_file = {name}: has no {', '.join(missing)}, which masking needs")
