@@ -32,6 +32,7 @@ from headrace.errors import UserError
 
 Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = ("train", "held_out")
+SLICE_DOCUMENTS = 4_000_000
 _DTYPES = {"U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64}
 
 
@@ -195,21 +196,19 @@ def open_tokens(folder: Path) -> TokenFolder:
         raise UserError(f"{path}: damaged ({error}); delete it and run `headrace prepare`") from None
 
 
-def overlapping_documents(tokens: TokenFolder) -> int:
-    """How many documents of held_out also are in train: 0, or the split is broken."""
-    return sum(
-        len(np.intersect1d(train, held_out, assume_unique=True))
-        for train, held_out in zip(_unique_hashes(tokens, "train"), _unique_hashes(tokens, "held_out"), strict=True)
-    )
+def overlapping_documents(tokens: TokenFolder, slice_documents: int = SLICE_DOCUMENTS) -> int:
+    """How many documents of held_out also are in train: 0, or the split is broken. slice_documents: looked at together."""
+    train, held_out = (_unique_hashes(tokens, split, slice_documents) for split in SPLITS)
+    return sum(len(np.intersect1d(a, b, assume_unique=True)) for a, b in zip(train, held_out, strict=True))
 
 
-def duplicate_documents(tokens: TokenFolder) -> int:
+def duplicate_documents(tokens: TokenFolder, slice_documents: int = SLICE_DOCUMENTS) -> int:
     """How many documents repeat an earlier one, both splits together."""
     total = sum(shard.info.num_documents for split in SPLITS for shard in tokens.shards(split))
-    return total - sum(len(hashes) for split in SPLITS for hashes in _unique_hashes(tokens, split))
+    return total - sum(len(hashes) for split in SPLITS for hashes in _unique_hashes(tokens, split, slice_documents))
 
 
-def _unique_hashes(tokens: TokenFolder, split: Split, slice_documents: int = 4_000_000) -> Iterator[np.ndarray]:
+def _unique_hashes(tokens: TokenFolder, split: Split, slice_documents: int) -> Iterator[np.ndarray]:
     """Sorted unique document hashes, in slices of the hash space so that memory does not grow with the corpus."""
     total = sum(shard.info.num_documents for each in SPLITS for shard in tokens.shards(each))
     num_slices = np.uint64(max(1, -(-total // slice_documents)))

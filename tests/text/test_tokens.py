@@ -10,7 +10,6 @@ import pytest
 from headrace.errors import UserError
 from headrace.run_folder import RunFolder
 from headrace.text import prepare as prepare_module
-from headrace.text import tokens as tokens_module
 from headrace.text.prepare import prepare
 from headrace.text.source import word_rule
 from headrace.text.tokens import (
@@ -244,17 +243,15 @@ def test_duplicates_are_counted(folder):
     assert duplicate_documents(folder([1, 2, 1, 1, 2], [5, 6, 5])) == 4
 
 
-def test_overlap_and_duplicates_are_found_slice_by_slice(folder, monkeypatch):
+def test_overlap_and_duplicates_are_found_slice_by_slice(folder):
     """The hash space is cut into slices when there are more documents than fit into memory."""
     draw = np.random.default_rng(0)
     train = draw.integers(0, 2**64, 300, dtype=np.uint64).tolist()
     held_out = draw.integers(0, 2**64, 100, dtype=np.uint64).tolist()
     tokens = folder(train + train[:30], held_out + train[:7] + held_out[:5])
-    whole = tokens_module._unique_hashes
-    monkeypatch.setattr(tokens_module, "_unique_hashes", lambda folder, split: whole(folder, split, slice_documents=10))
-    assert len(list(tokens_module._unique_hashes(tokens, "train"))) == 45
-    assert overlapping_documents(tokens) == 7
-    assert duplicate_documents(tokens) == 35
+    for slice_documents in (1_000, 100, 10):
+        assert overlapping_documents(tokens, slice_documents) == 7
+        assert duplicate_documents(tokens, slice_documents) == 35
 
 
 def test_prepare_refuses_a_split_that_overlaps(tmp_path, tiny_params, made_text, monkeypatch):
