@@ -28,7 +28,7 @@ from headrace.evaluation.room import BATCH_EXAMPLES, Room
 from headrace.params import Params
 from headrace.planning.device import Precision, microbatch_tokens
 from headrace.progress import progress, say
-from headrace.streaming.segment import Streaming
+from headrace.streaming.executor import Streaming
 from headrace.tasks import RunHead, Task, task_of
 from headrace.tasks.masked_lm import call
 from headrace.text.batches import Batch, Microbatch

@@ -20,9 +20,10 @@ from headrace.models.segments import Segment, segments_of
 from headrace.planning.plan import INTERPRETER_BYTES
 from headrace.store.files import pages
 from headrace.store.folder import FolderStore
-from headrace.store.store import Placement
+from headrace.store.placement import Placement
 from headrace.streaming.activations import Policy, Saved
-from headrace.streaming.segment import Pass, Streaming, install_segments
+from headrace.streaming.executor import Pass, Streaming
+from headrace.streaming.segment import install_segments
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,11 @@ from itertools import product
 from typing import Literal
 
 from headrace.errors import UserError
-from headrace.planning.memory import LOST_SHARE, Choice, Sizes, Work, size_text, with_pools
+from headrace.planning.memory import LOST_SHARE, host_memory_needed, memory_needed, size_text
+from headrace.planning.sizes import Choice, Sizes, Work, with_pools
+from headrace.planning.traffic import bytes_moved, record_bytes
 from headrace.store.files import pages
-from headrace.store.store import Placement
+from headrace.store.placement import Placement
 from headrace.streaming.activations import Policy
 
 
@@ -46,17 +48,17 @@ def choose(
     suffice, with what would."""
 
     def needs(choice: Choice) -> int:
-        return max(sum(sizes.memory(choice, work).values()) for work in works)
+        return max(sum(memory_needed(sizes, choice, work).values()) for work in works)
 
     def fits(choice: Choice) -> bool:
         on_device = memory_bytes is None or needs(choice) <= memory_bytes
-        return on_device and (ram_bytes is None or sum(sizes.host_memory(choice).values()) <= ram_bytes)
+        return on_device and (ram_bytes is None or sum(host_memory_needed(sizes, choice).values()) <= ram_bytes)
 
     def note(choice: Choice) -> None:
         if memory_bytes is not None and needs(choice) > memory_bytes:
             smallest.append(needs(choice))
         else:
-            smallest_host.append(sum(sizes.host_memory(choice).values()))
+            smallest_host.append(sum(host_memory_needed(sizes, choice).values()))
 
     all_tokens = list(_microbatches(works, wish))
     smallest: list[int] = []
@@ -200,7 +202,7 @@ def _fill(
             return choice
         whole = sum(pages(s.gradient_bytes) for s, p in zip(sizes.sizes, choice.placements, strict=True) if p == "disk")
         if sizes.apart(choice.placements):
-            limit, used = budget.ram_bytes, sum(sizes.host_memory(choice).values())
+            limit, used = budget.ram_bytes, sum(host_memory_needed(sizes, choice).values())
         else:
             limit, used = budget.memory_bytes, budget.needs(choice)
         left = whole if limit is None else (limit - used) * LOST_SHARE // (LOST_SHARE + 1)
@@ -208,7 +210,7 @@ def _fill(
 
     def moved(choice: Choice) -> tuple[int, int]:
         """To and from disk; where that is equal, over the link to a device apart."""
-        moved = [(sizes.moved(choice, work), work.steps) for work in works]
+        moved = [(bytes_moved(sizes, choice, work), work.steps) for work in works]
         return sum((m.read_bytes + m.written_bytes) * n for m, n in moved), sum(m.link_bytes * n for m, n in moved)
 
     best = held(choice)
@@ -253,8 +255,8 @@ def _keep_on_host(sizes: Sizes, works: Sequence[Work], choice: Choice, ram_bytes
     """Leave spilled activations in host memory, as many as there is room for."""
     if not sizes.apart(choice.placements):
         return choice
-    most = max(sizes.records_bytes(choice, work) for work in works)
-    left = most if ram_bytes is None else ram_bytes - sum(sizes.host_memory(choice).values())
+    most = max(record_bytes(sizes, choice, work) for work in works)
+    left = most if ram_bytes is None else ram_bytes - sum(host_memory_needed(sizes, choice).values())
     return replace(choice, spill_host_bytes=min(most, left))
 
 

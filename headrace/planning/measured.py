@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.store.store import Store
 from headrace.store.traffic import sum_by_kind
-from headrace.streaming.segment import Streaming
+from headrace.streaming.executor import Streaming
 
 
 @dataclass

@@ -13,8 +13,10 @@ from typing import Any
 from headrace.errors import UserError
 from headrace.planning.choose import Wish, choose
 from headrace.planning.machine import Machine
-from headrace.planning.memory import Choice, Sizes, Work, size_text
-from headrace.store.store import Placement
+from headrace.planning.memory import disk_needed, host_memory_needed, memory_needed, size_text
+from headrace.planning.sizes import Choice, Sizes, Work
+from headrace.planning.traffic import bytes_moved, bytes_moved_by_segment
+from headrace.store.placement import Placement
 from headrace.streaming.activations import Policy
 
 SECONDS_A_DAY = 86_400
@@ -164,7 +166,7 @@ def make_plan(
     Raises UserError when memory or disk does not suffice, with what would.
     """
     choice, why = choose(sizes, works, memory_bytes, wish, head, ram_bytes)
-    disk = _most(sizes.disk_bytes(choice, work, wish.snapshots) for work in works)
+    disk = _most(disk_needed(sizes, choice, work, wish.snapshots) for work in works)
     if disk_free_bytes is not None and sum(disk.values()) > disk_free_bytes:
         kept = (
             f" (training.keep = {wish.snapshots} checkpoints and one more while it is written)"
@@ -180,7 +182,7 @@ def make_plan(
         num_parameters=sum(size.num_parameters for size in sizes.sizes),
         device=device,
         memory_bytes=memory_bytes,
-        needed_bytes=_most(sizes.memory(choice, work) for work in works),
+        needed_bytes=_most(memory_needed(sizes, choice, work) for work in works),
         disk_free_bytes=disk_free_bytes,
         disk_bytes=disk,
         segments=_segments(sizes, choice, works),
@@ -194,7 +196,7 @@ def make_plan(
         machine=machine,
         why=tuple(why),
         ram_bytes=ram_bytes if sizes.apart(choice.placements) else None,
-        needed_ram_bytes=sizes.host_memory(choice),
+        needed_ram_bytes=host_memory_needed(sizes, choice),
         host_pool_bytes=choice.host_pool_bytes,
         spill_host_bytes=choice.spill_host_bytes,
     )
@@ -226,8 +228,10 @@ def _segments(sizes: Sizes, choice: Choice, works: Sequence[Work]) -> tuple[Segm
 
 
 def _work(sizes: Sizes, choice: Choice, work: Work, machine: Machine) -> WorkPlan:
-    moved, flops = sizes.moved(choice, work), sizes.flops(choice, work)
-    segments = zip(sizes.sizes, sizes.moved_by_segment(choice, work), sizes.flops_by_segment(choice, work), strict=True)
+    moved, flops = bytes_moved(sizes, choice, work), sizes.flops(choice, work)
+    segments = zip(
+        sizes.sizes, bytes_moved_by_segment(sizes, choice, work), sizes.flops_by_segment(choice, work), strict=True
+    )
     trainable = [(size.trainable, place) for size, place in zip(sizes.sizes, choice.placements, strict=True)]
     on_host = sum(count for count, place in trainable if place != "device")
     bounds = {

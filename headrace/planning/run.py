@@ -25,9 +25,9 @@ from headrace.params import Params
 from headrace.planning.device import Precision, microbatch_tokens
 from headrace.planning.footprint import measure
 from headrace.planning.machine import ASSUMED
-from headrace.planning.memory import Sizes, Work
 from headrace.planning.plan import Plan, Wish, make_plan
 from headrace.planning.probe import cache_machine, cached_machine, probe
+from headrace.planning.sizes import Sizes, Work
 from headrace.run_folder import RunFolder
 from headrace.tasks import Task, task_of
 from headrace.text.batches import Batch, Microbatch

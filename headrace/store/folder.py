@@ -15,7 +15,7 @@ from headrace.models.folder import FolderWeights
 from headrace.models.segments import Segment
 from headrace.store.files import aligned
 from headrace.store.layout import layout_of
-from headrace.store.store import Placement, apart
+from headrace.store.placement import Placement, apart
 from headrace.store.transfer import Mark, transfer_to
 
 

@@ -20,7 +20,8 @@ from headrace.progress import say
 from headrace.run_folder import RunFolder
 from headrace.store.store import Store
 from headrace.streaming.activations import Policy, Saved
-from headrace.streaming.segment import Pass, Streaming, install_segments
+from headrace.streaming.executor import Pass, Streaming
+from headrace.streaming.segment import install_segments
 from headrace.tasks import Task, task_of
 from headrace.text.vocabulary import Vocabulary
 from headrace.training.optimizers import update_rule

@@ -7,7 +7,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from headrace.evaluation.room import Room
 from headrace.planning.device import Precision
-from headrace.streaming.segment import Streaming
+from headrace.streaming.executor import Streaming
 from headrace.text.batches import Batch
 from headrace.text.examples import Cursor
 from headrace.text.vocabulary import Vocabulary

@@ -11,7 +11,7 @@ from headrace.errors import UserError
 from headrace.optim import LossScale, clip_coefficient
 from headrace.planning.device import Precision
 from headrace.store.store import Store
-from headrace.streaming.segment import Streaming
+from headrace.streaming.executor import Streaming
 from headrace.tasks import Task
 from headrace.text.batches import Batch, Microbatch
 
@@ -53,7 +53,7 @@ def train_step(
     def loss_of(microbatch: Microbatch) -> tuple[Tensor, Tensor]:
         return task.training_loss(model, microbatch, precision.device, batch, streaming.run_head)
 
-    store.zero_gradients()
+    store.gradients.zero()
     store.expect_update(step=updates + 1, lr=lr, gradient_scale=1.0 / loss_scale.scale)
     streaming.begin(step, loss_gradient=loss_scale.scale)
     sums: list[Tensor] = []
@@ -80,5 +80,5 @@ def train_step(
         coefficient = clip_coefficient(norm, max_norm)
         store.update(step=updates + 1, lr=lr, gradient_scale=coefficient / loss_scale.scale)
     else:
-        store.drop_gradients()
+        store.gradients.drop()
     return result

@@ -36,8 +36,8 @@ from headrace.models.segments import Segment, segments_of
 from headrace.params import ModelParams, parse_bytes
 from headrace.planning.footprint import ModelFootprint, measure
 from headrace.planning.machine import ASSUMED, Machine
-from headrace.planning.memory import Sizes, Work
 from headrace.planning.plan import Plan, Wish, make_plan
+from headrace.planning.sizes import Sizes, Work
 from headrace.progress import say
 from headrace.streaming.segment import StreamedSegment
 from headrace.training.optimizers import Optimizer

@@ -19,10 +19,12 @@ from headrace.errors import UserError
 from headrace.models.segments import Segment, segments_of
 from headrace.optim import clip_coefficient, describe
 from headrace.store.files import file_sum
+from headrace.store.placement import Placement
 from headrace.store.snapshot import read_snapshot, write_snapshot
-from headrace.store.store import Placement, Store
+from headrace.store.store import Store
 from headrace.streaming.activations import Policy, Saved
-from headrace.streaming.segment import Pass, StreamedSegment, Streaming, install_segments
+from headrace.streaming.executor import Pass, Streaming
+from headrace.streaming.segment import StreamedSegment, install_segments
 from headrace.training.optimizers import Optimizer
 
 SNAPSHOT = "headrace.json"
@@ -86,7 +88,7 @@ class StreamedModel:
 
     def _begin(self, batch: Mapping[str, Any]) -> list[tuple[dict[str, Any], float]]:
         """Begin a step: its microbatches, each with its share of the loss."""
-        self.store.zero_gradients()
+        self.store.gradients.zero()
         self.store.expect_update(step=self.updates + 1, lr=self.optimizer.lr_at(self.updates))
         self.streaming.begin(self.updates)
         return self._parts(batch)
@@ -206,7 +208,7 @@ class StreamedModel:
             self.model.train(was_training)
 
     def _refuse(self, loss: float, norm: float) -> None:
-        self.store.drop_gradients()
+        self.store.gradients.drop()
         updated = "nothing was updated" if not self.store.eager else "segments may have been updated already"
         raise UserError(
             f"update {self.updates + 1}: loss {loss}, gradient norm {norm}: not finite, {updated}. Lower the learning "

@@ -11,7 +11,7 @@ from headrace.evaluation.evaluate import evaluate
 from headrace.evaluation.room import Room
 from headrace.params import Params
 from headrace.planning.device import Precision
-from headrace.streaming.segment import Streaming
+from headrace.streaming.executor import Streaming
 from headrace.tasks import task_of
 from headrace.text.batches import Batch, MakesBatches
 from headrace.text.examples import Cursor, ExampleRule, account, check_enough_documents, examples_from

@@ -19,8 +19,8 @@ from headrace.models.segments import segments_of
 from headrace.optim import AdamW
 from headrace.planning.device import Precision
 from headrace.planning.machine import ASSUMED
-from headrace.planning.memory import Sizes, Work
 from headrace.planning.plan import Wish, make_plan
+from headrace.planning.sizes import Sizes, Work
 from headrace.store.snapshot import write_snapshot
 from headrace.tasks import causal_lm
 from headrace.text.examples import every_example

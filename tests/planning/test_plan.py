@@ -22,9 +22,10 @@ from headrace.planning.choose import Wish
 from headrace.planning.footprint import measure
 from headrace.planning.machine import Machine
 from headrace.planning.measured import Measured
-from headrace.planning.memory import Choice, Sizes, Work
 from headrace.planning.plan import Plan, make_plan
-from headrace.store.store import Placement
+from headrace.planning.sizes import Choice, Sizes, Work
+from headrace.planning.traffic import bytes_moved, bytes_moved_by_segment
+from headrace.store.placement import Placement
 from headrace.streaming import activations as activations_module
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "streaming"))
@@ -131,11 +132,13 @@ def test_bytes_a_step(tmp_path, monkeypatch, family, placement, policy, held_byt
         spill_host_bytes=spill_host_bytes,
     )
     assert sizes.needs(choice.placements) == made.streaming.needs
-    moved = sizes.moved(choice, Work("", EXAMPLES, LENGTH))
+    moved = bytes_moved(sizes, choice, Work("", EXAMPLES, LENGTH))
     assert (moved.read, moved.written) == (found["read_bytes"], found["written_bytes"])
     assert (moved.sent, moved.brought) == (found["sent_bytes"], found["brought_bytes"])
     assert bool(moved.link_bytes) == ("ram" in places)
-    for own, segment in zip(sizes.moved_by_segment(choice, Work("", EXAMPLES, LENGTH)), found["segments"], strict=True):
+    for own, segment in zip(
+        bytes_moved_by_segment(sizes, choice, Work("", EXAMPLES, LENGTH)), found["segments"], strict=True
+    ):
         assert (own.read, own.written) == (segment["read_bytes"], segment["written_bytes"])
         assert (own.sent, own.brought) == (segment["sent_bytes"], segment["brought_bytes"])
     assert ("gradient" in moved.read) == ("disk" in places and held_bytes < 10**9 and not optimizer.eager)
@@ -183,9 +186,9 @@ def test_beside_a_gpu_segments_go_to_the_device_then_to_ram_then_to_disk():
 def test_an_eager_rule_holds_no_gradients():
     sizes = sizes_of("gpt_neox")
     choice = Choice(("disk",) * len(sizes.sizes), ("recompute",) * len(sizes.sizes), 3 * LENGTH)
-    lazy = sizes.moved(choice, Work("", EXAMPLES, LENGTH))
+    lazy = bytes_moved(sizes, choice, Work("", EXAMPLES, LENGTH))
     sizes.eager = True
-    eager = sizes.moved(choice, Work("", EXAMPLES, LENGTH))
+    eager = bytes_moved(sizes, choice, Work("", EXAMPLES, LENGTH))
     assert "gradient" in lazy.read and "gradient" not in eager.read
     assert eager.read["weight"] == lazy.read["weight"]
 

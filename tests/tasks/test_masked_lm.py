@@ -67,7 +67,7 @@ class Setting:
         return found
 
     def gradients(self, batch: Batch) -> tuple[float, dict[str, torch.Tensor]]:
-        self.store.zero_gradients()
+        self.store.gradients.zero()
         total = 0.0
         for microbatch in batch.microbatches:
             sums = masked_lm.sums(masked_lm.forward(self.model, microbatch, CPU.device))

@@ -25,7 +25,7 @@ from headrace.modelzoo.run.records import OpenInput
 from headrace.params import Params
 from headrace.planning.device import Precision, microbatch_tokens
 from headrace.progress import say
-from headrace.streaming.segment import Streaming
+from headrace.streaming.executor import Streaming
 from headrace.tasks import task_of
 from headrace.text.batches import Batch
 

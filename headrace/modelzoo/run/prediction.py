@@ -28,7 +28,7 @@ from headrace.modelzoo.vocabulary import entries_of
 from headrace.params import Params
 from headrace.planning.device import Precision, microbatch_tokens
 from headrace.progress import progress, say
-from headrace.streaming.segment import Streaming
+from headrace.streaming.executor import Streaming
 from headrace.tasks import causal_lm, masked_lm
 from headrace.text.batches import Batch, Microbatch
 

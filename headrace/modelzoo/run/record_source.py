@@ -16,7 +16,7 @@ from headrace.modelzoo.run.records import OpenInput
 from headrace.modelzoo.vocabulary import entries_of
 from headrace.params import Params
 from headrace.planning.device import Precision
-from headrace.streaming.segment import Streaming
+from headrace.streaming.executor import Streaming
 from headrace.text.batches import Batch
 from headrace.text.examples import Cursor
 from headrace.training.source import BatchesOfWorker
