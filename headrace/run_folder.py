@@ -52,6 +52,11 @@ class RunFolder:
         return self.root / "phases.json"
 
     @property
+    def records(self) -> Path:
+        """What files a run reads its examples from, where they are no text of ours."""
+        return self.root / "records.json"
+
+    @property
     def plan(self) -> Path:
         """Where every segment lives and what a step moves and takes, as planned before training."""
         return self.root / "plan.json"

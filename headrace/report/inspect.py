@@ -70,7 +70,10 @@ def _run(run: RunFolder) -> list[str]:
     params = _params(run)
     lines = [f"params: {params}" if isinstance(params, str) else _describe_params(params)]
     kind = _json(run.tokenizer / "vocabulary.json")
-    if kind is None:
+    records = _json(run.records)
+    if kind is None and records is not None:
+        lines.append("vocabulary: that of the records, which is not in the run folder")
+    elif kind is None:
         finished = run.tokenizer.is_dir()
         lines.append(
             f"{DAMAGED}{run.tokenizer / 'vocabulary.json'} is missing or not JSON"
@@ -81,7 +84,12 @@ def _run(run: RunFolder) -> list[str]:
         lines.append(
             f"vocabulary: {kind.get('kind', 'of unknown kind')}{_vocabulary_size(run.tokens)}, in {run.tokenizer.name}/"
         )
-    if _is_tokens(run.tokens):
+    if records is not None:
+        lines += [
+            f"{name}: {each.get('num_records', 0):,} records in {len(each.get('files', [])):,} files: {each.get('layout')}"
+            for name, each in records.items()
+        ]
+    elif _is_tokens(run.tokens):
         lines += ["tokens", *_indented(_tokens(run.tokens))]
     else:
         lines.append("tokens: none yet; `headrace prepare` makes them")

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import torch
 from eras import PT_BERT, SHRUNK
+from make_input import flags, write_documents
+from make_input import run as create
 from record_files import THIRD_PARTY, VOCABULARY_SIZE, bert_arrays, gpt_arrays, write
 from run_by_command import do, metrics, numbers, saved_dicts
 from torch.nn import functional as F
@@ -23,6 +25,7 @@ from headrace.errors import UserError
 from headrace.modelzoo.run.command import main
 from headrace.modelzoo.run.flags import parse
 from headrace.modelzoo.run.job import jobs_of
+from headrace.report.inspect import DAMAGED, inspect_folder
 
 PARAMS = """
 train_input:
@@ -281,6 +284,9 @@ def test_the_report_tells_of_the_records(folder, trained):
         assert text in page
     do("-m", "eval", "-p", folder / "msl24.yaml", "-o", trained)
     page = (trained / "report.html").read_text("utf-8")
+    lines = inspect_folder(trained)
+    assert not any(DAMAGED in line for line in lines)
+    assert "  train_input: 70 records in 2 files: masked sentence pairs" in lines
     assert "eval_input" in page and "Next-sentence accuracy" in page and "finished, 12 steps" in page
 
 
@@ -343,6 +349,29 @@ def test_check_flags_print_the_plan_and_train_nothing(folder, printed):
             and "parameters, vocabulary 1,000" in out
         )
         assert not (folder / "checked" / "checkpoints").exists()
+
+
+def test_token_records_of_a_sentencepiece_model_from_creating_to_whole_word_masks(tmp_path, printed):
+    """vocab_file is the .model all the way; what is masked at load is whole words."""
+    sentencepiece = pytest.importorskip("sentencepiece")
+    write_documents(tmp_path, 6, sentences=20)
+    text = "\n".join(path.read_text() for path in tmp_path.glob("text-*.txt"))
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(text.split("\n")), model_prefix=str(tmp_path / "sp"), vocab_size=120, minloglevel=2
+    )
+    model = tmp_path / "sp.model"
+    create(flags(tmp_path, "--vocab_file", model, "--output_dir", tmp_path / "csv", "--max_seq_length", 32, form="csv"))
+    path = tmp_path / "params.yaml"
+    path.write_text(PT_BERT, "utf-8")
+    data = [f"train_input.data_dir={tmp_path / 'csv'}", "train_input.batch_size=4", "train_input.mask_whole_word=True"]
+    data += [f"train_input.vocab_file={model}", "train_input.max_sequence_length=32", "train_input.do_lower=False"]
+    data += ["train_input.max_predictions_per_seq=6", "model.max_position_embeddings=32", *SHRUNK]
+    do("-m", "train", "-p", path, "-o", tmp_path / "out", "--max_steps", 2, "model.vocab_size=124", *data)
+    assert "not in the vocabulary" not in printed()
+    do("-m", "predict", "-p", path, "-o", tmp_path / "out", "model.vocab_size=124", *data)
+    rows = (tmp_path / "out" / "predict" / "predictions.jsonl").read_text("utf-8").splitlines()
+    assert rows and all(json.loads(row)["predicted_tokens"] for row in rows)
+    assert (tmp_path / "out" / "model" / "tokenizer.json").is_file()
 
 
 def test_hardware_flags_are_said_once_to_be_without_effect(folder, printed):

@@ -8,14 +8,13 @@ from headrace.errors import UserError
 from headrace.modelzoo.create.flags import Settings
 from headrace.modelzoo.create.piece_list import is_piece_list, save_piece_list
 from headrace.modelzoo.create.wordpiece import cleaner, save_wordpiece
+from headrace.modelzoo.vocabulary import MODEL_SUFFIXES
 from headrace.text.vocabulary import Vocabulary, load_vocabulary, open_vocabulary
-
-SENTENCEPIECE_SUFFIXES = (".model", ".spm", ".spiece")
 
 
 def is_entry_list(path: Path) -> bool:
     """A vocab.txt, whatever its name: the script asks for nothing else."""
-    return not path.is_dir() and path.suffix not in SENTENCEPIECE_SUFFIXES
+    return not path.is_dir() and path.suffix not in MODEL_SUFFIXES
 
 
 def make_vocabulary(settings: Settings, folder: Path) -> Vocabulary:

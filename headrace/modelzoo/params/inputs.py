@@ -7,7 +7,7 @@ from headrace.errors import UserError
 from headrace.modelzoo.params.keys import Taken
 from headrace.modelzoo.params.parts import Parts
 from headrace.modelzoo.params.read import expand, find
-from headrace.modelzoo.vocabulary import entries_of
+from headrace.modelzoo.vocabulary import MODEL_SUFFIXES, entries_of
 
 # Line counts of the vocabulary files that came with the tool (R_1.6.1 and Release_1.8.0, transformers/vocab).
 SHIPPED_VOCABULARIES = {
@@ -115,8 +115,8 @@ def vocabulary_size(parts: Parts, source: Taken) -> tuple[int, str]:
         raise UserError(f"{source.path}.vocab_size: is required where there is neither model.vocab_size nor vocab_file")
     written, at = source["vocab_file"], source.at("vocab_file")
     found = find(written, parts.yaml_path)
-    if found is not None and (found.is_dir() or found.suffix in (".model", ".spm", ".spiece")):
-        return len(entries_of(found)), f"{at} ({found.name}, its entries)"
+    if found is not None and (found.is_dir() or found.suffix in MODEL_SUFFIXES):
+        return len(entries_of(found).texts), f"{at} ({found.name}, its entries)"
     if found is not None and found.is_file():
         with found.open("rb") as file:
             return sum(1 for _ in file), f"{at} ({found.name}, its lines)"

@@ -1,5 +1,6 @@
 """Records that hold token strings become ids, not masked yet: the columns of the `token` layouts."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,6 +11,9 @@ from headrace.text.vocabulary.words import starts_by_words, word_of_character
 
 PAD_ID = 0
 """Behind the tokens, where input_mask is 0; the batch puts the model's own padding there."""
+
+
+_SPECIAL = re.compile(r"\[\w+\]|<\w+>|</\w+>")
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ def word_starts(tokens: Sequence[str], rule: TokenRule) -> list[bool]:
     starts = [True] * len(tokens)
     run: list[int] = []
     for place, token in enumerate((*tokens, "[SEP]")):
-        if not (token.startswith("[") and token.endswith("]") and len(token) > 2):
+        if not _SPECIAL.fullmatch(token):
             run.append(place)
             continue
         if run:

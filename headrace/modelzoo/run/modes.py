@@ -5,6 +5,8 @@ from typing import Any
 
 from headrace.errors import UserError
 from headrace.evaluation.open_checkpoint import open_to_evaluate
+from headrace.modelzoo.create.piece_list import is_piece_list, save_piece_list
+from headrace.modelzoo.create.vocabulary import is_entry_list
 from headrace.modelzoo.run.evaluation import EvaluationSet, evaluate_records
 from headrace.modelzoo.run.flags import Request
 from headrace.modelzoo.run.job import Job, jobs_of
@@ -121,11 +123,18 @@ def _put_vocabulary(job: Job) -> None:
     name = facts.vocab_file if facts is not None else None
     if facts is not None and name is not None and Path(name).exists():
         try:
-            load_vocabulary(name, folder, lowercase=facts.lowercase, causal=job.params.task.kind == "causal_lm")
+            _save_tokenizer(Path(name), folder, facts.lowercase, job.params.task.kind == "causal_lm")
             return
         except UserError as error:
             say(f"note: checkpoints have no tokenizer: {error}")
     folder.mkdir(parents=True)
+
+
+def _save_tokenizer(path: Path, folder: Path, lowercase: bool, causal: bool) -> None:
+    if is_entry_list(path) and is_piece_list(path):
+        save_piece_list(path, folder, lowercase, strip_accents=False)
+    else:
+        load_vocabulary(path, folder, lowercase=lowercase, causal=causal)
 
 
 def _train_and_eval(job: Job) -> None:

@@ -60,7 +60,7 @@ def predict_records(
     pad_id = getattr(model.config, "pad_token_id", None) or 0
     rule = data.input.rule(params, sequence_length, model.config.hidden_size, pad_id, tokens_at_once)
     name = data.input.facts.vocab_file
-    entries = entries_of(Path(name)) if name is not None and Path(name).exists() else None
+    entries = entries_of(Path(name)).texts if name is not None and Path(name).exists() else None
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_suffix(".tmp")
     with progress("Predicting", count, "records") as meter, aside.open("w", encoding="utf-8") as file:

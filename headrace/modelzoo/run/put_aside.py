@@ -18,7 +18,7 @@ def put_aside(run: RunFolder) -> None:
         run.phases,
         run.plan,
         run.report,
-        run.root / "records.json",
+        run.records,
     )
     for path in (run.params, run.tokenizer, *records, run.model, run.checkpoints):
         if path.exists() or path.is_symlink():

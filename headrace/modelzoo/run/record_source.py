@@ -123,5 +123,5 @@ class RecordSource:
         """The first entries of the vocabulary: records do not tell which are common."""
         count = min(most, self.params.text.vocabulary.size)
         name = self.input.facts.vocab_file
-        entries = entries_of(Path(name))[:count] if name is not None and Path(name).exists() else []
+        entries = entries_of(Path(name)).texts[:count] if name is not None and Path(name).exists() else ()
         return range(count), [*entries, *(str(i) for i in range(len(entries), count))]

@@ -13,7 +13,7 @@ from headrace.modelzoo.records.layouts import Layout
 from headrace.modelzoo.records.record_batches import RecordBatchRule
 from headrace.modelzoo.records.record_set import RecordSet, check_records, open_records
 from headrace.modelzoo.records.token_rows import TokenRule
-from headrace.modelzoo.vocabulary import entries_of, has_pieces
+from headrace.modelzoo.vocabulary import SPECIAL, Entries, entries_of
 from headrace.params import Params
 from headrace.text.masking import MaskRule
 from headrace.text.vocabulary.vocabulary import NOT_TEXT
@@ -30,7 +30,6 @@ PROCESSORS: Mapping[str, tuple[Layout | None, Layout]] = {
     "GptHDF5DataProcessor": (None, layouts.CAUSAL),
     "GptHDF5MapDataProcessor": (None, layouts.CAUSAL),
 }
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 @dataclass(frozen=True)
@@ -96,14 +95,14 @@ def open_input(where: str, facts: InputFacts, params: Params) -> OpenInput:
     size = params.text.vocabulary.size
     ids, tokens = None, None
     if layout.is_tokens:
-        ids = _vocabulary(where, facts)
+        ids, entries = _vocabulary(where, facts)
         assert facts.sequence_length is not None
         tokens = TokenRule(
             ids,
             ids["[UNK]"],
             facts.sequence_length,
             facts.lowercase,
-            has_pieces=has_pieces(list(ids)),
+            has_pieces=entries.are_pieces,
             find_words=facts.whole_words,
         )
     records = open_records(
@@ -118,8 +117,8 @@ def open_input(where: str, facts: InputFacts, params: Params) -> OpenInput:
     return OpenInput(where, facts, RecordSet(records.files, size, notes), ids)
 
 
-def _vocabulary(where: str, facts: InputFacts) -> dict[str, int]:
-    """The ids of the entries of vocab_file."""
+def _vocabulary(where: str, facts: InputFacts) -> tuple[dict[str, int], Entries]:
+    """The ids of the entries of vocab_file, special ones under their usual names, too; and the entries."""
     name = facts.vocab_file
     if name is None or not Path(name).exists():
         raise UserError(
@@ -127,9 +126,11 @@ def _vocabulary(where: str, facts: InputFacts) -> dict[str, int]:
             f"{where}.vocab_file=PATH"
         )
     entries = entries_of(Path(name))
-    ids = {text.lower() if facts.lowercase and text not in SPECIAL else text: i for i, text in enumerate(entries)}
-    if missing := [text for text in SPECIAL if text not in ids]:
+    if missing := [text for text in SPECIAL if text not in entries.special]:
         raise UserError(f"{where}.vocab_file = {name}: has no {', '.join(missing)}, which masking needs")
-    if facts.lowercase:
-        ids |= {text.lower(): ids[text] for text in SPECIAL}
-    return ids
+    lower = facts.lowercase
+    ids = {text.lower() if lower and text not in SPECIAL else text: i for i, text in enumerate(entries.texts)}
+    ids |= entries.special
+    if lower:
+        ids |= {text.lower(): i for text, i in entries.special.items()}
+    return ids, entries

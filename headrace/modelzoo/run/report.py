@@ -13,21 +13,19 @@ from headrace.text.tokens import write_atomically
 
 def note_records(run: RunFolder, opened: OpenInput) -> None:
     """Add an input section to records.json."""
-    path = run.root / "records.json"
-    known = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    write_atomically(path, json.dumps({**known, opened.where: _description(opened)}, indent=1).encode())
+    known = json.loads(run.records.read_text("utf-8")) if run.records.is_file() else {}
+    write_atomically(run.records, json.dumps({**known, opened.where: _description(opened)}, indent=1).encode())
 
 
 def report(job: Job) -> None:
     """Write the page anew: the params are those of the training, where there was one."""
     run = job.run
-    path = run.root / "records.json"
     params = load_params(run.params) if run.params.is_file() else job.params
     write_report(
         params,
         run,
         {
-            "records": json.loads(path.read_text("utf-8")) if path.is_file() else {},
+            "records": json.loads(run.records.read_text("utf-8")) if run.records.is_file() else {},
             "vocabulary": {"kind": "the records' own", "size": job.params.text.vocabulary.size},
         },
     )

@@ -91,7 +91,7 @@ class Vocabulary:
 
     def token_text(self, id: int) -> str:
         """The entry as it is written in the vocabulary, with its ##, ▁ or byte letters."""
-        return self._full.id_to_token(int(id)) or ""
+        return self._added.get(int(id)) or self._full.id_to_token(int(id)) or ""
 
     def round_trips(self, sentence: str, ids: list[int] | np.ndarray) -> bool:
         """Whether decoding gives the normalised sentence back: to the character where the kind keeps white space,
@@ -183,6 +183,11 @@ class Vocabulary:
         for step in self.mecab_steps:
             sentence = step(sentence)
         return sentence
+
+    @cached_property
+    def _added(self) -> dict[int, str]:
+        """id_to_token gives these as the normaliser leaves them, `[cls]` where it makes lower case."""
+        return {i: token.content for i, token in self._full.get_added_tokens_decoder().items()}
 
     @cached_property
     def _model(self) -> str:
