@@ -18,6 +18,7 @@ from headrace.params_errors import explain
 from headrace.sections import ByteSize, PositiveInt, Section
 from headrace.sections import parse_bytes as parse_bytes
 from headrace.task_params import TaskParams as TaskParams
+from headrace.text_params import SEQUENCE_DEFAULTS
 from headrace.text_params import TextParams as TextParams
 from headrace.training_params import PhaseParams as PhaseParams
 from headrace.training_params import TrainingParams as TrainingParams
@@ -120,6 +121,21 @@ class Params(Section):
                     f"{path} = {length} is over model.max_position_embeddings = {positions}; "
                     f"lower the one or raise the other"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _sequences_are_no_prose(self) -> "Params":
+        if self.text.language not in SEQUENCE_DEFAULTS:
+            return self
+        if self.task.examples == "sentence_pairs":
+            raise ValueError(
+                f"task.examples = 'sentence_pairs' has no meaning for text.language = {self.text.language!r}, which has no "
+                "sentences; use documents, or task.kind = causal_lm"
+            )
+        if self.task.whole_words:
+            raise ValueError(
+                f"task.whole_words = True has no meaning for text.language = {self.text.language!r}; leave it out"
+            )
         return self
 
     @model_validator(mode="after")

@@ -46,8 +46,8 @@ WRONG = [
      "text, training)"),
     ("training.phases.0.batchsize", 3, "training.phases.0.batchsize: unknown key; did you mean batch_size? (valid keys: "
      "batch_size, buckets, learning_rate, max_predictions, packing, sequence_length, steps)"),
-    ("text.vocabulary.xyz", 3, "text.vocabulary.xyz: unknown key (valid keys: character_coverage, kind, load, "
-     "sample_characters, size)"),
+    ("text.vocabulary.xyz", 3, "text.vocabulary.xyz: unknown key (valid keys: binning, "
+     "character_coverage, extend, k, kind, load, overlapping, sample_characters, size)"),
     # missing ones
     ("run.folder", REMOVE, "run.folder: is required and not given"),
     ("text", REMOVE, "text: is required and not given"),

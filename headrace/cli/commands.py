@@ -107,6 +107,29 @@ def generate(
 
 
 @app.command()
+def forecast(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run on time series.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="OUT.csv", help="Write median and quantiles there.")
+    ],
+    horizon: Annotated[int, typer.Option(min=1, help="Points to forecast.")],
+    input: Annotated[list[str] | None, typer.Option(help="Tables to go on with; default: the run's own.")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Continuations to draw for each series.")] = 100,
+    seed: Annotated[int, typer.Option(help="Decides what is drawn.")] = 0,
+    score_season: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Forecast the last points instead, and compare with the season of so many points before."
+        ),
+    ] = None,
+) -> None:
+    """Go on with time series."""
+    from headrace.cli.forecast_stage import forecast_stage
+
+    forecast_stage(folder, input or [], output, horizon, samples, seed, score_season)
+
+
+@app.command()
 def convert(
     params: Annotated[Path, typer.Argument(metavar="P.yaml", help="A params file of the Cerebras Model Zoo.")],
     overrides: Overrides = None,

@@ -20,6 +20,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from headrace.errors import UserError
+from headrace.text.vocabulary import Extension
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -50,6 +51,8 @@ class FolderWeights:
     """Parameters that the folder has no values for."""
     left: Sequence[str] = field(default=())
     """Tensors of the folder that the model has no use for, as the files call them."""
+    extension: Extension | None = None
+    """What the vocabulary has more than the folder's: rows that begin as the means of those of the pieces before."""
 
     def read(self, name: str, into: Tensor) -> None:
         """Fill `into`, contiguous fp32 in CPU memory, with a parameter's values. Raises UserError on another shape or
@@ -57,6 +60,16 @@ class FolderWeights:
         found = self.stored.get(name)
         if found is None:
             raise UserError(f"{self.folder}: holds no weights for {name}")
+        if grows(found, tuple(into.shape), self.extension):
+            assert self.extension is not None
+            rows = into[: self.extension.size_before]
+            self._read(found, rows)
+            for row, pieces in zip(into[len(rows) :], self.extension.pieces, strict=True):
+                row.copy_(rows[list(pieces)].mean(0))
+            return
+        self._read(found, into)
+
+    def _read(self, found: Stored, into: Tensor) -> None:
         dtype = DTYPES.get(found.dtype)
         if tuple(into.shape) != found.shape or dtype is None:
             raise UserError(
@@ -93,6 +106,9 @@ class FolderWeights:
     def summary(self) -> str:
         """What was found, what is new and what is left, in a line."""
         line = f"{self.folder}: {len(self.stored)} weights loaded"
+        given = self.extension
+        if given is not None and any(tensor.shape[:1] == (given.size_before,) for tensor in self.stored.values()):
+            line += f", {len(given.pieces)} new rows of the vocabulary begun as means of the pieces before"
         if self.new:
             line += f"; {len(self.new)} are not in its files: {_some(self.new)}"
         if self.left:
@@ -100,8 +116,19 @@ class FolderWeights:
         return line
 
 
-def open_weights(folder: Path, model: nn.Module, complete: bool = False) -> FolderWeights:
-    """Find the weights of an untouched model, without values, in a folder. complete: every one must be there.
+def grows(stored: Stored, shape: tuple[int, ...], extension: Extension | None) -> bool:
+    """Whether a parameter of this shape is the stored one with a row more for every new entry of the vocabulary."""
+    if extension is None:
+        return False
+    before = (extension.size_before, *shape[1:])
+    return stored.shape == before and shape[:1] == (extension.size_before + len(extension.pieces),)
+
+
+def open_weights(
+    folder: Path, model: nn.Module, complete: bool = False, extension: Extension | None = None
+) -> FolderWeights:
+    """Find the weights of an untouched model, without values, in a folder. complete: every one must be there. extension: by
+    which the model's vocabulary is larger than the folder's.
 
     Raises UserError when there are no safetensors files, when nothing in them is the model's, and when what is there cannot
     be taken as it is."""
@@ -116,7 +143,9 @@ def open_weights(folder: Path, model: nn.Module, complete: bool = False) -> Fold
         tensor = next((taken[other] for other in groups[id(parameter)] if other in taken), None)
         if tensor is None:
             new.append(name)
-        elif tensor.shape != tuple(parameter.shape) or tensor.dtype not in DTYPES:
+        elif tensor.dtype not in DTYPES or (
+            tensor.shape != tuple(parameter.shape) and not grows(tensor, tuple(parameter.shape), extension)
+        ):
             raise UserError(
                 f"{tensor.file}: {tensor.name} is {tensor.shape} {tensor.dtype}, but {name} of {type(model).__name__} is "
                 f"{tuple(parameter.shape)}, to be read from {', '.join(DTYPES)}"
@@ -127,7 +156,7 @@ def open_weights(folder: Path, model: nn.Module, complete: bool = False) -> Fold
     found |= {name: taken[name] for name in buffers & taken.keys()}
     used = {name for names in groups.values() for name in names} | buffers
     left = [tensor.name for name, tensor in taken.items() if name not in used]
-    weights = FolderWeights(folder, found, tuple(new), tuple(_worth_telling(left, model)))
+    weights = FolderWeights(folder, found, tuple(new), tuple(_worth_telling(left, model)), extension)
     if not found.keys() - buffers:
         raise UserError(
             f"{folder}: none of its tensors ({_some(sorted(stored))}) is a weight of {type(model).__name__} "

@@ -67,6 +67,7 @@ def batch_rule(
         vocabulary.mask_id,
         vocabulary.unk_id,
         vocabulary.normal_ids,
+        span=vocabulary.shared_characters + 1,
     )
     return BatchRule(
         sequence_length,

@@ -13,44 +13,31 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import InputError, MissingExtraError, UserError
+from headrace.text.document import (
+    DOCUMENTS,
+    EMPTY,
+    EMPTY_FILES,
+    LONG_LINES,
+    MAX_DOCUMENT_CHARACTERS,
+    ONE_SENTENCE,
+    SPLIT,
+    ReadOptions,
+    SeriesOptions,
+)
+from headrace.text.document import Document as Document
+from headrace.text.fasta import read_fasta
 from headrace.text.files import ERRORS, Line, expand_paths, iter_lines
 from headrace.text.formats import detect_format
 from headrace.text.mediawiki import is_disambiguation, iter_pages, strip_wikitext
 from headrace.text.sentences import best_cut
+from headrace.text.series import read_series
 
-MAX_DOCUMENT_CHARACTERS = 8 << 20
-"""A longer document is handed out as several."""
 MAX_JSON_LINE_CHARACTERS = 64 << 20
 """A JSON line has to be held whole to be parsed."""
-
-DOCUMENTS, ONE_SENTENCE, SPLIT, LONG_LINES, EMPTY_FILES, EMPTY = (
-    "documents",
-    "documents of one sentence",
-    "documents split",
-    "long lines split",
-    "empty files",
-    "dropped: empty document",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    text: str
-    source: str
-    """file:line where it begins; file:row for Parquet"""
-    lines_are_sentences: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
-    encoding: str = "auto"
-    errors: str = "strict"
-    text_field: str = "text"
 
 
 def read_documents(
@@ -60,6 +47,8 @@ def read_documents(
     errors: str = "strict",
     text_field: str = "text",
     counts: Counter | None = None,
+    language: str = "en",
+    series: SeriesOptions | None = None,
 ) -> Iterator[Document]:
     """The documents of all files in order, with `counts` filled as they go. Options are checked at the call."""
     files = expand_paths(paths)
@@ -71,7 +60,7 @@ def read_documents(
         near = difflib.get_close_matches(format, FORMATS, n=1)
         hint = f"; did you mean {near[0]}?" if near else "."
         raise UserError(f"text.format = {format} is unknown; use auto, {', '.join(FORMATS)}{hint}")
-    options = ReadOptions(encoding, errors, text_field)
+    options = ReadOptions(encoding, errors, text_field, language, series)
     return _read_all(files, FORMATS[format], options, Counter() if counts is None else counts)
 
 
@@ -321,4 +310,6 @@ FORMATS: dict[str, Reader] = {
     "parquet": _read_parquet,
     "wikiextractor": _read_wikiextractor,
     "mediawiki": _read_mediawiki,
+    "fasta": read_fasta,
+    "series": read_series,
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from headrace.text.documents import Document, clean_document
-from headrace.text.sentences import split_long_line, split_sentences
+from headrace.text.sentences import overlapping_pieces, split_long_line, split_sentences
 from headrace.text.tokens import SPLITS, ShardBuilder, document_hash, is_held_out, write_atomically
 from headrace.text.vocabulary import Vocabulary, open_vocabulary
 from headrace.text.workers import end_with_parent
@@ -88,7 +88,7 @@ def encode_chunk(number: int, documents: list[Document]) -> None:
     builders = {split: ShardBuilder(vocabulary.size) for split in SPLITS}
     counts: Counter[str] = Counter()
     lost: list[str] = []
-    for group in _groups(documents, recipe, counts):
+    for group in _groups(documents, recipe, vocabulary, counts):
         sentences = [sentence for _, each in group for sentence in each]
         arrays: list[np.ndarray] = []
         starts: list[np.ndarray] = []
@@ -101,8 +101,10 @@ def encode_chunk(number: int, documents: list[Document]) -> None:
                 else vocabulary.word_starts_batch(some, ids, recipe.words)  # pyright: ignore[reportArgumentType]
             )
         at = 0
-        for hashed, each in group:
-            split = "held_out" if is_held_out(hashed, recipe.held_out) else "train"
+        for document, each in group:
+            hashed = document_hash(document.identity)
+            held_out = is_held_out(document_hash(document.split_key), recipe.held_out)
+            split = "held_out" if held_out else "train"
             kept = [i for i in range(at, at + len(each)) if len(arrays[i])]
             counts["dropped: sentence without tokens"] += len(each) - len(kept)
             for i in range(at, at + len(each)):
@@ -130,27 +132,36 @@ def encode_chunk(number: int, documents: list[Document]) -> None:
     write_atomically(recipe.tokens / "chunks" / f"{number:05d}.json", json.dumps(record, ensure_ascii=False).encode())
 
 
-def _groups(documents: list[Document], recipe: Recipe, counts: Counter[str]) -> Iterator[list[tuple[int, list[str]]]]:
-    """(hash, sentences) of documents, those of about ENCODE_CHARACTERS at a time."""
-    group: list[tuple[int, list[str]]] = []
+def _groups(
+    documents: list[Document], recipe: Recipe, vocabulary: Vocabulary, counts: Counter[str]
+) -> Iterator[list[tuple[Document, list[str]]]]:
+    """Documents with their sentences, those of about ENCODE_CHARACTERS at a time."""
+    group: list[tuple[Document, list[str]]] = []
     size = 0
     for document in documents:
         cleaned = clean_document(document, recipe.text_format)
         sentences = [
             piece
             for sentence in split_sentences(cleaned, recipe.language, document.lines_are_sentences)
-            for piece in split_long_line(sentence, LONGEST_SENTENCE_BYTES)
+            for piece in _pieces(sentence, vocabulary)
         ]
         if not sentences:
             counts["dropped: document without sentences"] += 1
             continue
-        group.append((document_hash(document.text), sentences))
+        group.append((document, sentences))
         size += len(cleaned)
         if size >= ENCODE_CHARACTERS:
             yield group
             group, size = [], 0
     if group:
         yield group
+
+
+def _pieces(sentence: str, vocabulary: Vocabulary) -> list[str]:
+    """A sentence in pieces short enough to encode; of overlapping k-mers none is lost or made twice."""
+    if vocabulary.shared_characters:
+        return overlapping_pieces(sentence, LONGEST_SENTENCE_BYTES, vocabulary.shared_characters)
+    return split_long_line(sentence, LONGEST_SENTENCE_BYTES)
 
 
 def _some_at_a_time(sentences: list[str]) -> Iterator[list[str]]:

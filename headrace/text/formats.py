@@ -21,8 +21,8 @@ class DetectedFormat(NamedTuple):
 
 
 def detect_format(paths: Iterable[Path], encoding: str = "auto") -> DetectedFormat:
-    """One format for all files, and why. The beginning of every file tells JSON Lines, Parquet, WikiExtractor and
-    MediaWiki apart, and files that differ are refused. For plain text, 1 MiB of up to SAMPLED_FILES is looked at:
+    """One format for all files, and why. The beginning of every file tells JSON Lines, Parquet, WikiExtractor,
+    MediaWiki and FASTA apart, and files that differ are refused. For plain text, 1 MiB of up to SAMPLED_FILES is looked at:
 
     | blank lines between lines?       | one sentence a line | several sentences a line                       |
     |----------------------------------|---------------------|------------------------------------------------|
@@ -89,6 +89,8 @@ def _structure_of(path: Path, encoding: str) -> str:
         return "wikiextractor"
     if text.startswith("<") and "<mediawiki" in text[:4096]:
         return "mediawiki"
+    if re.match(r">[^\n]*\n[A-Za-z*.-]+\r?(\n|\Z)", text):
+        return "fasta"
     if re.match(r'\[\s*\{\s*"', text):
         raise InputError(f"{path}:1: a JSON array; write one JSON object a line (JSON Lines), or set text.format.")
     if re.match(r'\{\s*"', text):

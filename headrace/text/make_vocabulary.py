@@ -12,11 +12,18 @@ from headrace.params import Params
 from headrace.progress import progress, say
 from headrace.run_folder import RunFolder
 from headrace.text.documents import clean_document
-from headrace.text.sampling import reservoir_sample
+from headrace.text.sampling import Sample, reservoir_sample
 from headrace.text.sentences import split_long_line, split_sentences
 from headrace.text.source import anything_done, changes, documents_of, files_of
 from headrace.text.tokens import document_hash, is_held_out, write_atomically
-from headrace.text.vocabulary import Vocabulary, load_vocabulary, open_vocabulary, train_vocabulary
+from headrace.text.vocabulary import (
+    Vocabulary,
+    extend_vocabulary,
+    load_vocabulary,
+    open_vocabulary,
+    train_vocabulary,
+)
+from headrace.text_params import VocabularyParams
 
 LONGEST_TRAINER_LINE_BYTES = 4_000  # SentencePiece drops lines over 4,192 bytes
 
@@ -24,10 +31,10 @@ LONGEST_TRAINER_LINE_BYTES = 4_000  # SentencePiece drops lines over 4,192 bytes
 def make_vocabulary(params: Params, run: RunFolder, paths: list[Path], text_format: str) -> Vocabulary:
     text, wanted = params.text, params.text.vocabulary
     settings: dict[str, Any] = {
-        "vocabulary": wanted.model_dump(mode="json"),
+        "vocabulary": _settings_of(wanted),
         "text": text.model_dump(mode="json", include={"unicode", "lowercase", "strip_accents"}),
     }
-    if wanted.load is None:
+    if wanted.load is None or wanted.extend:
         settings["files"] = files_of(paths)
     if causal := params.task.kind == "causal_lm":
         settings["task"] = params.task.kind
@@ -51,12 +58,14 @@ def make_vocabulary(params: Params, run: RunFolder, paths: list[Path], text_form
             causal=causal,
         )
         report: dict[str, Any] = {"loaded": str(wanted.load)}
+        if wanted.extend:
+            sample = _sample(params, paths, text_format)
+            before = vocabulary.size
+            vocabulary = extend_vocabulary(run.tokenizer, sample.texts, wanted.extend, causal)
+            report |= {"size_before": before, "sampled_characters": sample.sampled_characters}
+            say(f"Vocabulary: {vocabulary.size - before:,} entries learnt from the text and added to {before:,}")
     else:
-        sample = reservoir_sample(
-            _sampled_sentences(params, paths, text_format), wanted.sample_characters, params.run.seed
-        )
-        if not sample.texts:
-            raise UserError(f"text.input = {text.input}: holds no text to train a vocabulary on")
+        sample = _sample(params, paths, text_format)
         say(
             f"Training a {wanted.kind} vocabulary on {sample.sampled_characters:,} of {sample.seen_characters:,} "
             f"characters ({len(sample.texts):,} lines, seed {params.run.seed})"
@@ -71,6 +80,9 @@ def make_vocabulary(params: Params, run: RunFolder, paths: list[Path], text_form
             strip_accents=text.strip_accents,
             character_coverage=wanted.character_coverage,
             causal=causal,
+            k=wanted.k,
+            overlapping=wanted.overlapping,
+            binning=wanted.binning,
         )
         report = {
             "sampled_characters": sample.sampled_characters,
@@ -84,6 +96,21 @@ def make_vocabulary(params: Params, run: RunFolder, paths: list[Path], text_form
     return vocabulary
 
 
+def _sample(params: Params, paths: list[Path], text_format: str) -> Sample:
+    wanted = params.text.vocabulary
+    found = reservoir_sample(_sampled_sentences(params, paths, text_format), wanted.sample_characters, params.run.seed)
+    if not found.texts:
+        raise UserError(f"text.input = {params.text.input}: holds no text to train a vocabulary on")
+    return found
+
+
+def _settings_of(wanted: VocabularyParams) -> dict[str, Any]:
+    """What decides the vocabulary; keys of other kinds are left out."""
+    others = {"k", "overlapping", "binning", "extend"}
+    used = {"kmer": {"k", "overlapping"}, "bins": {"binning"}}.get(wanted.kind, set())
+    return wanted.model_dump(mode="json", exclude=others - used - ({"extend"} if wanted.extend else set()))
+
+
 def _sampled_sentences(params: Params, paths: list[Path], text_format: str) -> Iterator[tuple[str, str]]:
     """(key, line) of every training sentence, short enough for the trainer."""
     text = params.text
@@ -91,7 +118,7 @@ def _sampled_sentences(params: Params, paths: list[Path], text_format: str) -> I
     with progress("Reading text for the vocabulary", None, "characters") as meter:
         for document in documents_of(text, paths, text_format, Counter()):
             meter.advance(len(document.text))
-            if is_held_out(document_hash(document.text), text.held_out):
+            if is_held_out(document_hash(document.split_key), text.held_out):
                 continue
             cleaned = clean_document(document, text_format)
             for sentence in split_sentences(cleaned, text.language, document.lines_are_sentences):

@@ -2,6 +2,12 @@
 
 Pure functions of the example's key: the same example at the same place of the same epoch always gets the same mask.
 Of the chosen tokens 80 % become [MASK], 10 % a random normal token, 10 % stay (Devlin et al. 2018, section 3.1).
+
+Overlapping k-mers (span = k): a base lies in k of them, so single masked tokens could be read off their neighbours. Masked
+are runs of k neighbours (DNABERT, Ji et al. 2021), which hide the one base that all k of them share, and all of a run
+becomes [MASK], or random tokens, or stays:
+    k = 3   bases A C G T A C    k-mers ACG CGT GTA TAC    run CGT GTA TAC is masked: T is in no k-mer that is seen
+At the ends of an example a base lies in fewer k-mers; runs are whole there too, and hide more than one.
 """
 
 from dataclasses import dataclass
@@ -23,6 +29,8 @@ class MaskRule:
     mask_id: int
     unk_id: int
     normal_ids: np.ndarray  # (K,)
+    span: int = 1
+    """Neighbours that are masked together: k for overlapping k-mers; then not with whole_words."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,8 @@ def mask(
     wanted = np.clip(np.rint(num_candidates * rule.mask_rate).astype(np.int64), 1, rule.max_predictions)
     # Each candidate's place inside its example is its random counter, so batch composition doesn't matter.
     place = np.arange(len(candidate)) - (np.cumsum(num_candidates) - num_candidates)[of]
+    if rule.span > 1:
+        return _mask_spans(ids, candidate, of, place, keys, wanted, rule)
     if rule.whole_words:
         chosen = _choose_words(candidate, of, place, starts_word, keys, wanted)
     else:
@@ -64,6 +74,48 @@ def mask(
     chosen_keys, chosen_places = keys[example[chosen]], place_of[chosen]
     draw = uniform(chosen_keys, _REPLACE + chosen_places)
     random_token = rule.normal_ids[bits(chosen_keys, _RANDOM_TOKEN + chosen_places) % np.uint64(len(rule.normal_ids))]
+    target_ids = ids[chosen]
+    seen = ids.copy()
+    seen[chosen] = np.where(draw < 0.8, rule.mask_id, np.where(draw < 0.9, random_token, target_ids))
+    return Masked(seen, chosen, target_ids)
+
+
+def _mask_spans(
+    ids: np.ndarray,
+    candidate: np.ndarray,
+    of: np.ndarray,
+    place: np.ndarray,
+    keys: np.ndarray,
+    wanted: np.ndarray,
+    rule: MaskRule,
+) -> Masked:
+    """Runs of rule.span neighbours, in random order while they fit the budget of predicted tokens; at least one where there
+    is one. Runs of one example do not touch, so that each keeps its own fate, and [UNK] is in none."""
+    can_begin = np.zeros(len(candidate), bool)
+    last = len(candidate) - rule.span + 1
+    if last > 0:
+        stop = candidate[rule.span - 1 :]
+        can_begin[:last] = (stop - candidate[:last] == rule.span - 1) & (of[rule.span - 1 :] == of[:last])
+    begins = np.flatnonzero(can_begin)  # (B,) places among the candidates
+    order = np.lexsort((bits(keys[of[begins]], _CHOOSE + place[begins].astype(np.uint64)), of[begins]))
+    bounds = np.searchsorted(of[begins][order], np.arange(len(keys) + 1))
+    runs: list[int] = []
+    for e in range(len(keys)):
+        taken: list[int] = []
+        most = max(int(wanted[e]) // rule.span, 1)
+        for begin in begins[order[bounds[e] : bounds[e + 1]]].tolist():
+            if len(taken) == most:
+                break
+            if all(abs(begin - other) > rule.span for other in taken):
+                taken.append(begin)
+        runs += sorted(taken)
+    first = np.array(runs, np.int64)
+    within = np.arange(rule.span)
+    chosen = (candidate[first][:, None] + within).reshape(-1)  # (M,)
+    run_keys = np.repeat(keys[of[first]], rule.span)
+    draw = uniform(run_keys, _REPLACE + np.repeat(place[first], rule.span).astype(np.uint64))
+    places = (place[first][:, None] + within).reshape(-1).astype(np.uint64)
+    random_token = rule.normal_ids[bits(run_keys, _RANDOM_TOKEN + places) % np.uint64(len(rule.normal_ids))]
     target_ids = ids[chosen]
     seen = ids.copy()
     seen[chosen] = np.where(draw < 0.8, rule.mask_id, np.where(draw < 0.9, random_token, target_ids))

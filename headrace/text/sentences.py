@@ -10,6 +10,8 @@ import re
 import unicodedata
 
 LANGUAGES = ("ja", "en")
+SEQUENCES = ("dna", "protein", "series")
+"""Languages without sentences: a line is one."""
 
 LONGEST_QUOTE_CHARACTERS = 200
 """A bracket open for longer was probably never closed, so sentence ends inside it count again."""
@@ -52,7 +54,8 @@ _EN_BEFORE_NUMBERS = frozenset(("no", "nos", "p", "art", "sec", "ch", "op", "nr"
 
 def split_sentences(text: str, language: str, lines_are_sentences: bool = False) -> list[str]:
     """Sentences stripped of white space (U+3000 indents too); with `lines_are_sentences` each line is one."""
-    assert language in LANGUAGES, language
+    assert language in LANGUAGES + SEQUENCES, language
+    lines_are_sentences = lines_are_sentences or language in SEQUENCES
     split_line = _split_japanese if language == "ja" else _split_english
     sentences = []
     for line in text.split("\n"):
@@ -141,6 +144,14 @@ def best_cut(text: str, start: int, stop: int) -> int:
 def _joins_previous(character: str) -> bool:
     """Combining marks such as U+3099, variation selectors, and the joiner inside emoji."""
     return unicodedata.combining(character) != 0 or character == "\u200d" or "\ufe00" <= character <= "\ufe0f"
+
+
+def overlapping_pieces(text: str, max_characters: int, shared: int) -> list[str]:
+    """Pieces of at most `max_characters` of which each begins with the last `shared` characters of the one before: what is
+    `shared` + 1 characters long and lies in `text` lies in exactly one of them."""
+    assert max_characters > shared, (max_characters, shared)
+    step = max_characters - shared
+    return [text[start : start + max_characters] for start in range(0, max(len(text) - shared, 1), step)]
 
 
 def split_long_line(text: str, max_bytes: int) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 from headrace.errors import UserError
 from headrace.params import Params, TextParams
 from headrace.progress import say
+from headrace.text.document import SeriesOptions
 from headrace.text.documents import Document, read_documents
 from headrace.text.formats import detect_format, detected_encodings
 from headrace.text.tokens import sha256_of
@@ -21,6 +22,11 @@ def format_of(text: TextParams, paths: list[Path]) -> str:
     if found == "auto":
         found, why = detect_format(paths, text.encoding)
         say(f"Text format: {found} ({why}); text.format overrides it")
+        if found == "fasta" and text.language not in ("dna", "protein"):
+            raise UserError(
+                f"text.language = {text.language!r} does not fit {paths[0]}, a FASTA file ({why}); use dna or protein, or set "
+                "text.format"
+            )
     if text.encoding == "auto" and found != "parquet":
         say(f"Text encoding: {', '.join(detected_encodings(paths))}; text.encoding overrides it")
     return found
@@ -34,6 +40,23 @@ def documents_of(text: TextParams, paths: list[Path], text_format: str, counts: 
         errors=text.invalid_bytes,
         text_field=text.text_field,
         counts=counts,
+        language=text.language,
+        series=series_options(text),
+    )
+
+
+def series_options(text: TextParams) -> SeriesOptions | None:
+    given = text.series
+    if given is None:
+        return None
+    return SeriesOptions(
+        given.id,
+        given.time,
+        tuple(given.values),
+        given.length,
+        given.stride or given.length,
+        given.horizon,
+        given.held_out_points,
     )
 
 
@@ -47,7 +70,8 @@ def word_rule(params: Params, kind: str) -> str:
 
 
 def source_of(params: Params, paths: list[Path], text_format: str, chunk_characters: int) -> dict[str, Any]:
-    text = params.text.model_dump(mode="json", exclude={"input", "workers", "vocabulary", "words"})
+    others = {"input", "workers", "vocabulary", "words"} | ({"series"} if params.text.series is None else set())
+    text = params.text.model_dump(mode="json", exclude=others)
     text |= {"format": text_format, "words": word_rule(params, open_vocabulary(params.run.folder / "tokenizer").kind)}
     return {
         "text": text,

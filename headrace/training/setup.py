@@ -63,7 +63,8 @@ def build_trainable(
         model = task.new_model(config)
     fill_blanks(model, precision.device)
     task.freeze_unused(model, params)
-    held = open_weights(weights, model) if weights is not None else None
+    extension = vocabulary.extension if vocabulary is not None else None
+    held = open_weights(weights, model, extension=extension) if weights is not None else None
     if held is not None:
         held.fill_buffers(model)
         say(held.summary() + ("; those not in its files begin anew" if held.new else ""))

@@ -4,6 +4,7 @@ A loaded tokenizer keeps its own normalisation. Settings given on top run before
 that the format cannot carry are refused.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from headrace.errors import InputError, UserError
 from headrace.text.normalization import UnicodeForm, normalizer
 from headrace.text.vocabulary.save import add_template, describe, save_fast, written_aside
 from headrace.text.vocabulary.sentencepiece_model import BPE, UNKNOWN, read_model, to_tokenizer
-from headrace.text.vocabulary.vocabulary import ROLES, Vocabulary, open_vocabulary
+from headrace.text.vocabulary.vocabulary import DESCRIPTION_FILE, ROLES, Vocabulary, open_vocabulary
 
 KIND_OF_MODEL = {"Unigram": "unigram", "BPE": "bpe", "WordPiece": "wordpiece", "WordLevel": "word"}
 
@@ -39,8 +40,11 @@ def load_vocabulary(
         raise UserError(f"text.vocabulary.load = {path}: is the folder the run writes its tokenizer to")
     settings = {"unicode": unicode or "own", "lowercase": lowercase, "strip_accents": strip_accents}
     steps = normalizer(unicode or "none", lowercase, strip_accents)
+    more: dict[str, Any] = {}
     with written_aside(folder) as aside:
-        if path.is_dir():
+        if path.is_dir() and (kind := _kind_of_ours(path)) in ("kmer", "bins"):
+            ids, more = _load_ours(path, aside, steps, causal)
+        elif path.is_dir():
             kind, ids, own = _load_folder(path, aside, steps, causal)
             settings |= own
         elif path.suffix == ".txt":
@@ -52,8 +56,32 @@ def load_vocabulary(
                 f"text.vocabulary.load = {path}: give a Hugging Face tokenizer folder, a SentencePiece .model "
                 "or a BERT vocab.txt"
             )
-        describe(aside, kind=kind, ids=ids, source=str(path), **settings)
+        describe(aside, kind=kind, ids=ids, source=str(path), more=more, **settings)
     return open_vocabulary(folder)
+
+
+def _kind_of_ours(path: Path) -> str | None:
+    """What a folder of ours says it is; None for others."""
+    try:
+        return json.loads((path / DESCRIPTION_FILE).read_text(encoding="utf-8"))["kind"]
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _load_ours(
+    path: Path, aside: Path, steps: normalizers.Normalizer | None, causal: bool
+) -> tuple[dict[str, int | None], dict[str, Any]]:
+    """k-mers and bins, which are more than their tokenizer file says."""
+    if steps is not None:
+        raise UserError(
+            f"text.vocabulary.load = {path}: k-mers and bins take no text.unicode, text.lowercase or text.strip_accents; "
+            "leave them out"
+        )
+    description = open_vocabulary(path).description
+    tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
+    add_template(tokenizer, "[CLS]", "[SEP]", causal)
+    save_fast(tokenizer, {role: f"[{role.upper()}]" for role in ROLES}, aside, causal)
+    return description["ids"], {key: description[key] for key in ("kmer", "bins") if key in description}
 
 
 def _load_folder(

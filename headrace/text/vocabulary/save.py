@@ -72,8 +72,10 @@ def describe(
     strip_accents: bool,
     training: dict[str, Any] | None = None,
     source: str | None = None,
+    more: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes what the tokenizer files don't say; the last file. unicode = own: a loaded tokenizer's."""
+    """Writes what the tokenizer files don't say; the last file. unicode = own: a loaded tokenizer's. more: what single kinds
+    need: {"kmer": ...}, {"bins": ...}, {"extension": ...}."""
     description = {
         "kind": kind,
         "exact": training is not None and kind in EXACT_KINDS,
@@ -84,6 +86,7 @@ def describe(
         "ids": ids,
         "training": training,
         "source": source,
+        **(more or {}),
     }
     text = json.dumps(description, indent=1, ensure_ascii=False) + "\n"
     (aside / DESCRIPTION_FILE).write_text(text, encoding="utf-8")

@@ -5,23 +5,26 @@ sentences -> unicode policy -> lines no trainer reads, counted -> trainer -> tok
 
 import io
 import re
+import tempfile
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import sentencepiece
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from headrace.errors import UserError
 from headrace.text.normalization import UnicodeForm, normalizer
+from headrace.text.vocabulary.bins import bins_tokenizer, learn_bins
+from headrace.text.vocabulary.kmers import kmer_tokenizer
 from headrace.text.vocabulary.save import MODEL_INPUT_NAMES, add_template, describe, save_fast, written_aside
-from headrace.text.vocabulary.sentencepiece_model import SPACE, read_model, to_tokenizer
+from headrace.text.vocabulary.sentencepiece_model import NORMAL, SPACE, read_model, to_tokenizer
 from headrace.text.vocabulary.vocabulary import ROLES, Vocabulary, open_vocabulary
 from headrace.text.vocabulary.words import mecab_words
 
-Kind = Literal["unigram", "bpe", "wordpiece_mecab", "wordpiece", "character", "byte"]
+Kind = Literal["unigram", "bpe", "wordpiece_mecab", "wordpiece", "character", "byte", "kmer", "bins"]
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]  # ids 0 to 4 in every trained vocabulary
 NAMES: dict[str, str] = dict(zip(ROLES, SPECIAL_TOKENS, strict=True))
@@ -64,12 +67,16 @@ def train_vocabulary(
     strip_accents: bool = False,
     character_coverage: float = 0.9995,
     causal: bool = False,
+    k: int = 6,
+    overlapping: bool = True,
+    binning: str = "quantile",
 ) -> tuple[Vocabulary, TrainingReport]:
     """Trains on `sentences`, which are held in memory: pass a sample. The same sentences give the same files.
 
     causal: for a model that goes on with a text; ids are the same, `AutoTokenizer` sets other special tokens around it.
 
-    size counts the five special tokens; for `character` it is an upper bound, and `byte` has always 261 entries.
+    size counts the five special tokens; for `character` and `bins` it is an upper bound, `byte` has always 261 entries and
+    `kmer` 4^k + 5, or + 9 when they do not overlap.
     """
     if kind == "wordpiece_mecab" and (unicode == "nfc" or strip_accents):
         raise UserError(
@@ -78,7 +85,8 @@ def train_vocabulary(
         )
     steps = normalizer(unicode, lowercase and kind != "wordpiece_mecab", strip_accents)
     lines, counts = _prepare(sentences, steps, kind)
-    if not lines and kind != "byte":
+    more: dict[str, Any] = {}
+    if not lines and kind not in ("byte", "kmer"):
         raise UserError(f"there is no text to train a vocabulary on: {counts.total()} lines given, none usable")
     with written_aside(Path(folder)) as aside:
         if kind == "wordpiece_mecab":
@@ -92,9 +100,15 @@ def train_vocabulary(
                 tokenizer = _characters(lines, size, character_coverage)
             elif kind == "byte":
                 tokenizer = _bytes()
+            elif kind == "kmer":
+                tokenizer = kmer_tokenizer(SPECIAL_TOKENS, k, overlapping)
+                more["kmer"] = {"k": k, "overlapping": overlapping}
+            elif kind == "bins":
+                more["bins"] = learn_bins(lines, size, binning)
+                tokenizer = bins_tokenizer(SPECIAL_TOKENS, more["bins"])
             else:
                 raise UserError(f"text.vocabulary.kind = {kind}: choose unigram, bpe, wordpiece_mecab, wordpiece, "
-                                "character or byte")  # fmt: skip
+                                "character, byte, kmer or bins")  # fmt: skip
             if kind not in ("unigram", "bpe"):
                 if steps is not None:
                     tokenizer.normalizer = steps
@@ -120,6 +134,7 @@ def train_vocabulary(
             lowercase=lowercase,
             strip_accents=strip_accents,
             training=asdict(report),
+            more=more,
         )
     return open_vocabulary(folder), report
 
@@ -172,6 +187,25 @@ def _train_sentencepiece(
     path = aside / MODEL_FILE
     path.write_bytes(data)
     return to_tokenizer(read_model(path), SPECIAL_TOKENS, steps)
+
+
+def pieces_of_text(lines: list[str], num_pieces: int) -> list[tuple[str, float]]:
+    """(piece, log-probability) of a unigram model trained on the lines, likeliest first, single characters left out."""
+    size = len(SPECIAL_TOKENS) + len(set("".join(lines))) + num_pieces + 1
+    while True:
+        try:
+            data = _sentencepiece_bytes(lines, "unigram", size, 1.0)
+            break
+        except RuntimeError as error:
+            limit = re.search(r"Vocabulary size too high .* <= (\d+)", str(error))
+            if limit is None:
+                raise UserError(f"SentencePiece could not learn pieces of the text: {error}") from None
+            size = int(limit[1])
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / MODEL_FILE
+        path.write_bytes(data)
+        pieces = [piece for piece in read_model(path).pieces if piece.type == NORMAL and len(piece.text) > 1]
+    return [(piece.text, piece.score) for piece in sorted(pieces, key=lambda piece: (-piece.score, piece.text))]
 
 
 def _sentencepiece_bytes(lines: list[str], kind: str, size: int, coverage: float) -> bytes:

@@ -11,6 +11,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,15 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from headrace.errors import UserError
+from headrace.text.vocabulary.bins import bin_ids, values_of
+from headrace.text.vocabulary.kmers import overlapping_ids
 from headrace.text.vocabulary.sentencepiece_model import BEFORE_ANY_TEXT, NOT_BEFORE
 from headrace.text.vocabulary.words import JAPANESE, WordRule, mecab_words, starts_by_words, word_of_character
 
 DESCRIPTION_FILE = "vocabulary.json"  # written last: a folder without it is not finished
 ROLES = ("pad", "unk", "cls", "sep", "mask")
 # What a saved tokenizer must give back exactly; WordPiece forgets where spaces were, loaded ones may trim them.
-EXACT_KINDS = ("unigram", "bpe", "character", "byte")
+EXACT_KINDS = ("unigram", "bpe", "character", "byte", "kmer")
 NOT_TEXT = re.compile(r"\[unused\d+\]|<unused\d+>|<0x[0-9A-F]{2}>")
 
 
@@ -45,6 +48,14 @@ def open_vocabulary(folder: Path | str, in_worker: bool = False) -> "Vocabulary"
             "text.vocabulary.load"
         ) from error
     return Vocabulary(folder, description)
+
+
+@dataclass(frozen=True)
+class Extension:
+    """Entries added after the first size_before, each with the ids its text had until then."""
+
+    size_before: int
+    pieces: tuple[tuple[int, ...], ...]
 
 
 class Vocabulary:
@@ -69,6 +80,29 @@ class Vocabulary:
     def __repr__(self) -> str:
         return f"Vocabulary({self.kind}, {self.size} entries, {self.folder})"
 
+    @property
+    def shared_characters(self) -> int:
+        """How many characters two neighbouring tokens share: k - 1 for overlapping k-mers, else 0."""
+        return (
+            self.description["kmer"]["k"] - 1 if self.kind == "kmer" and self.description["kmer"]["overlapping"] else 0
+        )
+
+    @property
+    def bin_edges(self) -> np.ndarray:
+        """Where one bin of numbers ends and the next begins, (B - 1,), rising; bins only."""
+        return np.array(self.description["bins"]["edges"])
+
+    @property
+    def bin_centres(self) -> np.ndarray:
+        """The number each bin stands for, (B,), rising; bins only."""
+        return np.array(self.description["bins"]["centres"])
+
+    @property
+    def extension(self) -> "Extension | None":
+        """What was learnt on top of a loaded vocabulary."""
+        found = self.description.get("extension")
+        return None if found is None else Extension(found["size_before"], tuple(map(tuple, found["pieces"])))
+
     # --- text -> ids -> text
 
     def normalize(self, text: str) -> str:
@@ -81,6 +115,11 @@ class Vocabulary:
 
     def encode_batch(self, sentences: list[str]) -> list[list[int]]:
         """Token ids of each sentence, no special tokens."""
+        if self.shared_characters:
+            k = self.shared_characters + 1
+            return [overlapping_ids(sentence, k, self.unk_id).tolist() for sentence in sentences]
+        if self.kind == "bins":
+            return [bin_ids(values_of(sentence), self.bin_edges).tolist() for sentence in sentences]
         if self.kind == "wordpiece_mecab":
             sentences = [self._mecab_text(sentence) for sentence in sentences]
         return [encoding.ids for encoding in self._plain.encode_batch_fast(sentences, add_special_tokens=False)]
@@ -97,6 +136,8 @@ class Vocabulary:
         """Whether decoding gives the normalised sentence back: to the character where the kind keeps white space,
         else but for white space. An unknown token always makes it False."""
         expected, found = self.normalize(sentence), self.decode(ids)
+        if self.kind == "bins":  # numbers are rounded to their bin's, once
+            return self.encode_batch([found])[0] == list(ids)
         if self.exact:
             return expected == found
         return "".join(expected.replace("▁", " ").split()) == "".join(found.split())
@@ -196,7 +237,7 @@ class Vocabulary:
     @cached_property
     def _glues(self) -> bool:
         """Whether tokens carry marks of their own; characters and bytes do not."""
-        return self.kind not in ("character", "byte")
+        return self.kind not in ("character", "byte", "kmer")
 
     @cached_property
     def _marks(self) -> np.ndarray:
