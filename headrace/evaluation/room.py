@@ -18,7 +18,7 @@ from headrace.params import Params
 from headrace.planning.device import Precision
 from headrace.planning.footprint import ModelFootprint, measure
 from headrace.planning.plan import Plan
-from headrace.planning.run import full_microbatch
+from headrace.planning.run import full_microbatch, has_mask
 from headrace.tasks import task_of
 
 BATCH_EXAMPLES = 256
@@ -43,7 +43,11 @@ def footprints(params: Params, config: PretrainedConfig, precision: Precision, l
     model = blank_model(lambda: task.new_model(config), precision.device).requires_grad_()
     return cache(
         lambda examples: measure(
-            model, full_microbatch(params, task, config, examples, length), precision.on_cpu, task.HEAD
+            model,
+            full_microbatch(params, task, config, examples, length),
+            precision.on_cpu,
+            task.HEAD,
+            masked=has_mask(params),
         )
     )
 

@@ -6,6 +6,7 @@ holds for any model; of equal blocks one is run. Kernels' own workspace does not
 """
 
 import copy
+import inspect
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -66,9 +67,15 @@ class ModelFootprint:
 
 
 def measure(
-    model: nn.Module, microbatch: Microbatch, autocast: Callable[[], Any], run_by_task: str | None = None
+    model: nn.Module,
+    microbatch: Microbatch,
+    autocast: Callable[[], Any],
+    run_by_task: str | None = None,
+    masked: bool = True,
 ) -> ModelFootprint:
-    """Run a microbatch through a weightless copy of the model. run_by_task: the segment the task runs itself."""
+    """Run a microbatch through a weightless copy of the model. run_by_task: the segment the task runs itself. masked: False
+    where the real microbatch gives no attention mask and no positions that restart: transformers makes none then, but
+    cannot know that of tensors without values and makes one here, which blocks are not given."""
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with FakeCopyMode(fake):
         model = copy.deepcopy(model)
@@ -84,7 +91,10 @@ def measure(
                 parameter.grad = torch.empty(parameter.shape)
         live = _Live(model)
         head = next((i for i, segment in enumerate(segments) if segment.name == run_by_task), len(segments) - 1)
-        measuring = _Measuring(live, head, autocast)
+        eager = (
+            getattr(getattr(model, "config", None), "_attn_implementation", "sdpa") != "sdpa"
+        )  # needs it written out
+        measuring = _Measuring(live, head, autocast, masked or eager)
         install_segments(model, segments, measuring, [run_by_task] if run_by_task else [])  # pyright: ignore
         with live:
             measuring.after_segment()
@@ -167,6 +177,7 @@ class _Measuring:
     live: _Live
     head: int
     autocast: Callable[[], Any]
+    masked: bool = True
     visits: list[Footprint] = field(default_factory=list)
     known: dict[Any, tuple[Footprint, Any]] = field(default_factory=dict)
     between: dict[int, int] = field(default_factory=dict)
@@ -197,6 +208,8 @@ class _Measuring:
 
     def run(self, i: int, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], training: bool):
         self.before_segment()
+        if not self.masked and isinstance(function, nn.Module):
+            args, kwargs = _without_mask(function, args, kwargs)
         given, structure = pytree.tree_flatten((args, kwargs))
         for tensor in given:
             if isinstance(tensor, Tensor) and not tensor.requires_grad and _storage(tensor) not in self.shared:
@@ -268,6 +281,18 @@ class _Measuring:
             backward_flops=live.flops - flops,
         )
         return footprint, result
+
+
+def _without_mask(
+    block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same call with None for an attention mask that causality alone has made."""
+    names = list(inspect.signature(block.forward).parameters)
+    if "attention_mask" not in names:
+        return args, kwargs
+    at = names.index("attention_mask")
+    kwargs = {name: None if name == "attention_mask" else value for name, value in kwargs.items()}
+    return tuple(None if k == at else value for k, value in enumerate(args)), kwargs
 
 
 def _storage(tensor: Tensor) -> int:

@@ -205,7 +205,13 @@ def _plan(
             return (loss or model_loss)(model, inputs) if head is None else next_token_loss(model, inputs, run_head)
 
         try:
-            return measure(module, run, nullcontext, "lm_head" if head is not None else None)
+            return measure(
+                module,
+                run,
+                nullcontext,
+                "lm_head" if head is not None else None,
+                masked=head is None or bool(example.keys() - {"input_ids", "labels"}),
+            )
         except AttributeError as error:
             if StreamedSegment.__name__ not in str(error):
                 raise
