@@ -259,7 +259,7 @@ def unmasked(batch) -> list[dict]:
     """A batch's examples as a datasets-like list, true tokens put back where they were masked."""
     for microbatch in batch.microbatches:
         microbatch.input_ids.reshape(-1)[microbatch.target_positions] = microbatch.target_ids
-    labels = [int(label) for microbatch in batch.microbatches for label in microbatch.pair_labels]
+    labels = [int(label) for microbatch in batch.microbatches for label in microbatch.labels]
     return [
         {"input_ids": ids.tolist(), "token_type_ids": types.tolist(), "next_sentence_label": label}
         for (ids, types), label in zip(example_rows(batch), labels, strict=True)

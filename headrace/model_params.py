@@ -1,5 +1,6 @@
 """The section model: a preset, with keys that override it, or a config of transformers."""
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -88,7 +89,11 @@ class ModelParams(Section):
         ]
         | None
     ) = "bert-mini"
-    """A named size; each key below overrides one of its values. bert-* go with the task masked_lm, gpt* with causal_lm."""
+    """A named size; each key below overrides one of its values. bert-* go with the task masked_lm, gpt* with causal_lm, both
+    with tasks on `data`."""
+    init_from: Path | None = None
+    """Instead of a preset: a run, a checkpoint or any Hugging Face folder, whose model, weights and tokenizer this run
+    starts from. What it has no weights for begins anew, and is named. Beside it only the dropouts may be given."""
     config: dict[str, Any] | None = None
     """Instead of a preset and the keys below: any model of transformers, by the keys of its config.json, such as
     `{model_type: llama, hidden_size: 512, ...}`. The vocabulary's size and special tokens are filled in."""
@@ -118,7 +123,7 @@ class ModelParams(Section):
         if not isinstance(given, dict):
             return given
         filled = {key: value for key, value in given.items() if value is not None}
-        if "config" in filled:
+        if "config" in filled or "init_from" in filled:
             return {"preset": None, **filled}
         preset = str(filled.get("preset", cls.model_fields["preset"].default))
         family = next((name for name in MODEL_DEFAULTS if preset.startswith(name)), None)
@@ -126,14 +131,18 @@ class ModelParams(Section):
 
     @model_validator(mode="after")
     def _config_or_preset(self) -> "ModelParams":
+        given = [name for name in type(self).model_fields if name != "initial" and getattr(self, name) is not None]
+        if self.init_from is not None:
+            beside = [name for name in given if name not in ("init_from", "hidden_dropout", "attention_dropout")]
+            if beside:
+                raise ValueError(
+                    f"model.{beside[0]} and model.init_from exclude each other: the folder's config.json says what the "
+                    f"model is; leave one of them out"
+                )
+            return self
         if self.config is None:
             return self
-        beside = [
-            name
-            for name in type(self).model_fields
-            if name not in ("config", "initial") and getattr(self, name) is not None
-        ]
-        if beside:
+        if beside := [name for name in given if name != "config"]:
             raise ValueError(f"model.{beside[0]} and model.config exclude each other; write it inside model.config")
         if not isinstance(self.config.get("model_type"), str):
             raise ValueError("model.config.model_type is required and not given: gpt2, llama, ...")
@@ -142,4 +151,6 @@ class ModelParams(Section):
     @property
     def name(self) -> str:
         """What was chosen, for people."""
-        return self.preset if self.config is None else str(self.config["model_type"])  # pyright: ignore
+        if self.init_from is not None:
+            return str(self.init_from)
+        return str(self.config["model_type"] if self.config is not None else self.preset)

@@ -12,11 +12,13 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from headrace.data_params import DataParams as DataParams
 from headrace.errors import UserError
 from headrace.model_params import ModelParams as ModelParams
 from headrace.params_errors import explain
 from headrace.sections import ByteSize, PositiveInt, Section
 from headrace.sections import parse_bytes as parse_bytes
+from headrace.task_params import LABELLED
 from headrace.task_params import TaskParams as TaskParams
 from headrace.text_params import SEQUENCE_DEFAULTS
 from headrace.text_params import TextParams as TextParams
@@ -29,6 +31,8 @@ class RunParams(Section):
     """Where everything of this run is written: tokenizer, tokens, checkpoints, model, logs and report.html."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Decides initial weights, example order, masks and dropout; the same seed gives the same numbers."""
+    seeds: list[Annotated[int, Field(ge=0, lt=2**63)]] | None = None
+    """Do the run once with each of these, in `seed-N` folders, and tell mean and deviation; tasks on `data`."""
 
 
 class EvaluationParams(Section):
@@ -40,6 +44,11 @@ class EvaluationParams(Section):
     """Default: that of the phase being trained, the last phase's for `headrace evaluate`."""
     mask_seed: int = 12345
     """Fixes examples and masks of the evaluation, so that figures of different checkpoints compare."""
+    metric: str | None = None
+    """The figure that tells the best checkpoint, which is kept as `best`; default by task, such as eval/accuracy; tasks on
+    `data`."""
+    patience: PositiveInt | None = None
+    """Stop when so many evaluations in a row were no better than the best; tasks on `data`."""
     fill: list[str] = []
     """Sentences with one [MASK] each for which the report shows what the model fills in; masked_lm."""
     prompts: list[str] = []
@@ -85,7 +94,8 @@ class DeviceParams(Section):
 
 class Params(Section):
     run: RunParams
-    text: TextParams
+    text: TextParams = TextParams()
+    data: DataParams | None = None
     model: ModelParams = ModelParams()
     task: TaskParams = TaskParams()
     training: TrainingParams
@@ -95,15 +105,83 @@ class Params(Section):
     @model_validator(mode="before")
     @classmethod
     def _defaults_of_the_task(cls, given: Any) -> Any:
-        """BERT calls its norms LayerNorm; the GPTs have other names for them."""
-        try:
-            optimizer = given["training"].get("optimizer", {})
-            if given["task"]["kind"] != "causal_lm" or "no_decay" in optimizer:
-                return given
-            training = {**given["training"], "optimizer": {**optimizer, "no_decay": ["bias", "norm", "Norm", "ln_"]}}
-        except (KeyError, TypeError, AttributeError):
+        """BERT calls its norms LayerNorm; the GPTs have other names for them. With data, causal_lm reads rows."""
+        if not isinstance(given, dict) or not isinstance(task := given.get("task"), dict):
+            return given
+        if task.get("kind") != "causal_lm":
+            return given
+        if given.get("data") is not None:
+            given = {**given, "task": {"examples": "rows", **task}}
+        training = given.get("training")
+        if not isinstance(training, dict) or not isinstance(optimizer := training.get("optimizer", {}), dict):
             return given  # not even sections: told below
-        return {**given, "training": training}
+        if "no_decay" in optimizer:
+            return given
+        optimizer = {**optimizer, "no_decay": ["bias", "norm", "Norm", "ln_"]}
+        return {**given, "training": {**training, "optimizer": optimizer}}
+
+    @model_validator(mode="after")
+    def _text_or_data(self) -> "Params":
+        kind = self.task.kind
+        if self.data is None:
+            if kind in LABELLED:
+                raise ValueError(f"data is required for task.kind = {kind!r} and not given: it names the labelled rows")
+            if not self.text.input:
+                given = "input" in self.text.model_fields_set
+                raise ValueError(
+                    "text.input = []: name at least one file, folder or glob"
+                    if given
+                    else "text.input: is required and not given"
+                )
+            for i, phase in enumerate(self.training.phases):
+                if not phase.steps:
+                    raise ValueError(
+                        f"training.phases.{i}.steps: is required and not given (epochs are for tasks on data)"
+                    )
+                if phase.learning_rate is None and self.training.learning_rate is None:
+                    raise ValueError(
+                        f"training.phases.{i}.learning_rate: is required where training.learning_rate is not given"
+                    )
+            beside = {
+                "evaluation.metric": self.evaluation.metric,
+                "evaluation.patience": self.evaluation.patience,
+                "run.seeds": self.run.seeds,
+                "training.peak_learning_rate": self.training.peak_learning_rate,
+            }
+        else:
+            if kind == "masked_lm":
+                raise ValueError(
+                    "data has no meaning for task.kind = 'masked_lm', which learns from text; choose another task"
+                )
+            beside = {"text.input": self.text.input}
+        for path, value in beside.items():
+            if value:
+                what = "without data" if self.data is None else f"for task.kind = {kind!r} on data"
+                raise ValueError(f"{path} = {value!r} has no meaning {what}; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _vocabulary_of_the_model(self) -> "Params":
+        vocabulary = self.text.vocabulary
+        if self.model.init_from is not None and vocabulary.load is None:
+            fields = type(vocabulary).model_fields
+            made = [
+                name
+                for name in ("kind", "size", "sample_characters", "character_coverage")
+                if getattr(vocabulary, name) != fields[name].default
+            ]
+            if made:
+                raise ValueError(
+                    f"text.vocabulary.{made[0]} = {getattr(vocabulary, made[0])!r}: model.init_from = "
+                    f"{str(self.model.init_from)!r} has a vocabulary of its own, and its weights mean nothing with another; "
+                    f"leave text.vocabulary out"
+                )
+        if self.data is not None and self.model.init_from is None and vocabulary.load is None:
+            raise ValueError(
+                "text.vocabulary.load: is required for tasks on data where model.init_from is not given (labelled rows are "
+                "too little to make a vocabulary of)"
+            )
+        return self
 
     @model_validator(mode="after")
     def _lengths_fit_the_model(self) -> "Params":
@@ -140,15 +218,15 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _model_and_keys_fit_the_task(self) -> "Params":
-        fitting = "bert" if self.task.kind == "masked_lm" else "gpt"
+        fitting = {"masked_lm": "bert", "causal_lm": "gpt"}.get(self.task.kind, "")
         if self.model.preset is not None and not self.model.preset.startswith(fitting):
             raise ValueError(
                 f"task.kind = {self.task.kind!r} does not fit model.preset = {self.model.preset!r}; choose a preset that "
                 f"begins with {fitting}, or another task"
             )
+        if self.task.kind != "causal_lm" and self.evaluation.prompts:
+            raise ValueError(f"evaluation.prompts has no meaning for task.kind = {self.task.kind!r}; leave it out")
         if self.task.kind == "masked_lm":
-            if self.evaluation.prompts:
-                raise ValueError("evaluation.prompts has no meaning for task.kind = 'masked_lm'; leave it out")
             return self
         given: dict[str, Any] = {
             f"training.phases.{i}.{name}": getattr(phase, name)
@@ -158,7 +236,7 @@ class Params(Section):
         given["evaluation.fill"] = self.evaluation.fill or None
         for path, value in given.items():
             if value is not None:
-                raise ValueError(f"{path} = {value!r} has no meaning for task.kind = 'causal_lm'; leave it out")
+                raise ValueError(f"{path} = {value!r} has no meaning for task.kind = {self.task.kind!r}; leave it out")
         return self
 
     @property
@@ -179,7 +257,9 @@ def load_params(path: Path, overrides: Sequence[str] = ()) -> Params:
         raise UserError(f"{path}: is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
     tree = _parse_yaml(text, str(path))
     if not isinstance(tree, dict):
-        raise UserError(f"{path}: should hold sections (run, text, model, task, training, evaluation, device)")
+        raise UserError(
+            f"{path}: should hold sections (run, text, model, task, training, evaluation, device; data in place of text)"
+        )
     for override in overrides:
         apply_override(tree, override)
     return validate_params(tree)

@@ -47,6 +47,16 @@ class RunFolder:
         return self.root / "model"
 
     @property
+    def best(self) -> Path:
+        """A link to the checkpoint whose evaluation was best; tasks on data."""
+        return self.root / "best"
+
+    @property
+    def predictions(self) -> Path:
+        """What the best checkpoint says of the rows it is evaluated on, one JSON object a row; tasks on data."""
+        return self.root / "predictions.jsonl"
+
+    @property
     def phases(self) -> Path:
         """What each phase's examples make of the text."""
         return self.root / "phases.json"
@@ -81,3 +91,14 @@ class RunFolder:
             raise UserError(
                 f"run.folder = {str(self.root)!r}: cannot be written to ({error.strerror}); choose another folder"
             ) from None
+
+
+def model_folder(folder: Path) -> Path:
+    """The folder itself where it is a model's, or a run folder's best or else newest model. Raises UserError."""
+    if (folder / "config.json").is_file():
+        return folder
+    run = RunFolder(folder)
+    for link in (run.best, run.model):
+        if (link / "config.json").is_file():
+            return link.resolve()
+    raise UserError(f"{folder}: is neither a model folder (config.json) nor a run folder with a model in it")

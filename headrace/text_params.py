@@ -88,8 +88,8 @@ class SeriesParams(Section):
 
 
 class TextParams(Section):
-    input: list[str]
-    """Files, folders or globs of raw text."""
+    input: list[str] = []
+    """Files, folders or globs of raw text; required but for tasks on `data`."""
     format: Literal[
         "auto",
         "sentence_per_line",
@@ -171,10 +171,3 @@ class TextParams(Section):
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
         return [value] if isinstance(value, str) else value
-
-    @field_validator("input")
-    @classmethod
-    def _at_least_one(cls, value: list[str]) -> list[str]:
-        if not value:
-            raise ValueError("name at least one file, folder or glob")
-        return value

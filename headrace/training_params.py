@@ -1,12 +1,19 @@
 """The section training: phases of optimizer steps."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from headrace.optimizer_params import OptimizerParams
 from headrace.schedule_params import Schedule
-from headrace.sections import NonNegativeInt, PositiveInt, Section
+from headrace.sections import BelowOne, NonNegativeInt, PositiveInt, Section
 
 Scale = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 
@@ -16,8 +23,10 @@ class PhaseParams(Section):
     """Longest example in tokens, special tokens included."""
     batch_size: PositiveInt
     """Sequences (examples) per optimizer step; split into microbatches automatically, with the same result."""
-    steps: PositiveInt
-    """Optimizer steps of this phase."""
+    steps: PositiveInt = 0
+    """Optimizer steps of this phase; required, but for tasks on `data`, which may have epochs instead."""
+    epochs: Annotated[float, Field(gt=0.0)] | None = None
+    """How often every training row is seen, in place of steps; tasks on `data`."""
     max_predictions: PositiveInt | None = None
     """Most tokens predicted in one example; default mask_rate x sequence_length, rounded up."""
     learning_rate: Schedule | None = None
@@ -35,6 +44,19 @@ class PhaseParams(Section):
         if value is not None and length and (not value or sorted(set(value)) != value or value[-1] > length):
             raise ValueError(f"should rise and end at or below sequence_length = {length}")
         return value
+
+    @model_validator(mode="after")
+    def _as_long_as_one_says(self) -> "PhaseParams":
+        if not self.steps and self.epochs is None:
+            raise ValueError("steps is required and not given (tasks on `data` may have epochs instead)")
+        if self.steps and self.epochs is not None:
+            raise ValueError(f"steps = {self.steps} and epochs = {self.epochs:g} exclude each other; leave one out")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_given(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """What is written down is what may be read again."""
+        return {key: value for key, value in plain(self).items() if key not in ("steps", "epochs") or value}
 
 
 class LossScaleParams(Section):
@@ -62,6 +84,11 @@ class TrainingParams(Section):
     phases: Annotated[list[PhaseParams], Field(min_length=1)]
     learning_rate: Schedule | None = None
     """Schedule on the steps of the whole run, for phases that have none of their own."""
+    peak_learning_rate: Scale | None = None
+    """For tasks on `data` without learning_rate: it rises to this over the first `warmup` of all steps and falls to 0 at
+    their end, in straight lines; default by task and size: see docs/fine-tuning.md."""
+    warmup: BelowOne = 0.1
+    """Share of all steps until the peak."""
     schedule_clock: Literal["in_sequence", "global_step"] = "in_sequence"
     """A list of schedules: each piece counts from its own start (in_sequence) or from the schedule's (global_step)."""
     optimizer: OptimizerParams = OptimizerParams()
@@ -77,12 +104,3 @@ class TrainingParams(Section):
     """Newest checkpoints that stay."""
     log_every: PositiveInt = 10
     """Optimizer steps between records in metrics.jsonl and TensorBoard."""
-
-    @model_validator(mode="after")
-    def _every_phase_has_a_learning_rate(self) -> "TrainingParams":
-        for i, phase in enumerate(self.phases):
-            if phase.learning_rate is None and self.learning_rate is None:
-                raise ValueError(
-                    f"training.phases.{i}.learning_rate: is required where training.learning_rate is not given"
-                )
-        return self

@@ -11,6 +11,7 @@ ORDER = [
     "schedule_params",
     "optimizer_params",
     "text_params",
+    "data_params",
     "model_params",
     "task_params",
     "training_params",

@@ -41,17 +41,18 @@ def message(tree) -> str:
 SCHEDULE_KINDS = "should have kind: constant, linear, polynomial, cosine, exponential or piecewise"
 WRONG = [
     # unknown keys: the nearest, and all that are valid
-    ("run.sed", 3, "run.sed: unknown key; did you mean seed? (valid keys: folder, seed)"),
-    ("trainig", {}, "trainig: unknown key; did you mean training? (valid keys: device, evaluation, model, run, task, "
+    ("run.sed", 3, "run.sed: unknown key; did you mean seed? (valid keys: folder, seed, seeds)"),
+    ("trainig", {}, "trainig: unknown key; did you mean training? (valid keys: data, device, evaluation, model, run, task, "
      "text, training)"),
     ("training.phases.0.batchsize", 3, "training.phases.0.batchsize: unknown key; did you mean batch_size? (valid keys: "
-     "batch_size, buckets, learning_rate, max_predictions, packing, sequence_length, steps)"),
+     "batch_size, buckets, epochs, learning_rate, max_predictions, packing, sequence_length, steps)"),
     ("text.vocabulary.xyz", 3, "text.vocabulary.xyz: unknown key (valid keys: binning, "
      "character_coverage, extend, k, kind, load, overlapping, sample_characters, size)"),
     # missing ones
     ("run.folder", REMOVE, "run.folder: is required and not given"),
-    ("text", REMOVE, "text: is required and not given"),
-    ("training.phases.0.steps", REMOVE, "training.phases.0.steps: is required and not given"),
+    ("text", REMOVE, "text.input: is required and not given"),
+    ("training.phases.0.steps", REMOVE, "training.phases.0: steps is required and not given (tasks on `data` may have epochs "
+     "instead)"),
     ("training.learning_rate", REMOVE, "training.phases.0.learning_rate: is required where training.learning_rate is "
      "not given"),
     # wrong types
@@ -61,8 +62,8 @@ WRONG = [
     ("training.phases.0.steps", None, "training.phases.0.steps = None: should be a whole number"),
     ("training.phases", 3, "training.phases = 3: should be a list"),
     ("training.phases.0", 5, "training.phases.0 = 5: should be a section with keys of its own (batch_size, buckets, "
-     "learning_rate, max_predictions, packing, sequence_length, steps)"),
-    ("run", None, "run = None: should be a section with keys of its own (folder, seed)"),
+     "epochs, learning_rate, max_predictions, packing, sequence_length, steps)"),
+    ("run", None, "run = None: should be a section with keys of its own (folder, seed, seeds)"),
     ("run.folder", 3, "run.folder = 3: should be a path"),
     ("text.input", 3, "text.input = 3: should be a list"),
     ("text.input", [3], "text.input.0 = 3: should be text"),
@@ -117,7 +118,7 @@ WRONG = [
     ("task.kind", "causal_lm", "task.kind = 'causal_lm' does not fit model.preset = 'bert-mini'; choose a preset that begins "
      "with gpt, or another task"),
     ("task", {"kind": "causal_lm", "examples": "sentences"}, "task.examples = 'sentences' does not fit task.kind = "
-     "'causal_lm'; use windows"),
+     "'causal_lm'; use windows or rows"),
     ("task", {"examples": "windows"}, "task.examples = 'windows' does not fit task.kind = 'masked_lm'; use sentence_pairs, "
      "documents or sentences"),
     ("task", {"kind": "causal_lm", "mask_rate": 0.2}, "task.mask_rate = 0.2 has no meaning for task.kind = 'causal_lm'; leave "
@@ -212,10 +213,10 @@ def test_the_optimizers_defaults_depend_on_its_kind_and_survive_a_round_trip():
 def test_every_mistake_is_told_at_once_one_a_line():
     tree = changed("training.phases.0.steps", 0)
     tree["run"]["sed"] = 1
-    del tree["text"]["input"]
+    tree["text"]["input"] = 3
     assert message(tree).splitlines() == [
-        "run.sed: unknown key; did you mean seed? (valid keys: folder, seed)",
-        "text.input: is required and not given",
+        "run.sed: unknown key; did you mean seed? (valid keys: folder, seed, seeds)",
+        "text.input = 3: should be a list",
         "training.phases.0.steps = 0: should be more than 0",
     ]
 

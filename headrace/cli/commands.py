@@ -107,6 +107,38 @@ def generate(
 
 
 @app.command()
+def predict(
+    params: ParamsFile,
+    overrides: Overrides = None,
+    input: Annotated[
+        list[str] | None,
+        typer.Option(help="Rows as data.train has them, labels not needed; may be given several times."),
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="JSONL: the rows, each with its `prediction`.")] = None,
+) -> None:
+    """Let the run's best checkpoint predict rows; goes on where it was interrupted."""
+    from headrace.cli.predict_stage import predict_stage
+
+    if not input or output is None:
+        raise typer.BadParameter("--input FILE and --output FILE are both needed")
+    predict_stage(load_params(params, overrides or ()), input, output)
+
+
+@app.command()
+def fill(
+    folder: Annotated[Path, typer.Argument(help="A run folder, a checkpoint or a Hugging Face model folder.")],
+    texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Sentences with one [MASK] each.")],
+    memory: Annotated[
+        str | None, typer.Option(help="Most memory for weights, e.g. 8GiB; what does not fit is read as it is needed.")
+    ] = None,
+) -> None:
+    """Let a masked language model fill in a blank."""
+    from headrace.cli.fill_stage import fill_stage
+
+    fill_stage(folder, texts, memory)
+
+
+@app.command()
 def forecast(
     folder: Annotated[Path, typer.Argument(help="The folder of a run on time series.")],
     output: Annotated[

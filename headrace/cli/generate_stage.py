@@ -5,7 +5,7 @@ from pathlib import Path
 from headrace.errors import UserError
 from headrace.evaluation.generate import open_writer
 from headrace.params import parse_bytes
-from headrace.run_folder import RunFolder
+from headrace.run_folder import model_folder
 
 
 def generate_stage(
@@ -22,13 +22,3 @@ def generate_stage(
         print(text, end="", flush=True)
     print()
     writer.close()
-
-
-def model_folder(folder: Path) -> Path:
-    """The folder itself, or a run folder's newest model."""
-    if (folder / "config.json").is_file():
-        return folder
-    model = RunFolder(folder).model
-    if (model / "config.json").is_file():
-        return model.resolve()
-    raise UserError(f"{folder}: is neither a model folder (config.json) nor a run folder with a model in it")

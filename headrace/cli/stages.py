@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, BertForPreTraining
 
+from headrace.cli.labelled_stage import evaluate_labelled_stage, run_labelled, train_labelled
 from headrace.cli.prepare_stage import open_run
 from headrace.errors import UserError
 from headrace.evaluation.evaluate import describe, evaluate
@@ -27,7 +28,7 @@ from headrace.text.prepare import prepare
 from headrace.text.tokens import TokenFolder, open_tokens, write_atomically
 from headrace.text.vocabulary import Vocabulary, open_vocabulary
 from headrace.training.checkpoint import list_checkpoints, read_manifest, recover
-from headrace.training.loop import train
+from headrace.training.loop import train, training_done
 from headrace.training.records import read_records, record_evaluation
 from headrace.training.setup import check_model
 from headrace.training.text_source import TextSource
@@ -38,6 +39,9 @@ CONTINUATION_TOKENS = 60
 
 def train_stage(params: Params) -> None:
     """Train from where the run stands; tokens must be there."""
+    if params.data is not None:
+        train_labelled(params)
+        return
     check_model(params)
     run = open_run(params)
     vocabulary, tokens = _prepared(run)
@@ -50,18 +54,10 @@ def train_stage(params: Params) -> None:
     write_report(params, run, tokens.report)
 
 
-def training_done(params: Params, run: RunFolder) -> bool:
-    """Whether the newest checkpoint stands at the last step and was evaluated."""
-    checkpoints = list_checkpoints(run)
-    if not checkpoints:
-        return False
-    step = read_manifest(checkpoints[-1])["state"]["step"]
-    evaluated = any(record["step"] == step for record in read_records(run.evaluations))
-    return step == params.total_steps and (evaluated or params.text.held_out == 0)
-
-
 def evaluate_stage(params: Params, all_checkpoints: bool = False) -> list[dict[str, Any]]:
     """Evaluate the newest checkpoint, or all that are there, from their folders alone; add the figures to the records."""
+    if params.data is not None:
+        return evaluate_labelled_stage(params)
     run = open_run(params)
     vocabulary, tokens = _prepared(run)
     tokens.verify()
@@ -97,6 +93,9 @@ def evaluate_stage(params: Params, all_checkpoints: bool = False) -> list[dict[s
 
 def run_stages(params: Params) -> None:
     """Everything that is not done yet, then the summary and the report."""
+    if params.data is not None:
+        run_labelled(params)
+        return
     check_model(params)
     run = open_run(params)
     vocabulary, tokens = prepare(params, run)

@@ -29,7 +29,7 @@ from headrace.params import Params
 from headrace.planning.device import Precision, microbatch_tokens
 from headrace.progress import progress, say
 from headrace.streaming.executor import Streaming
-from headrace.tasks import RunHead, Task, task_of
+from headrace.tasks import RunHead, TextTask, text_task_of
 from headrace.tasks.masked_lm import call
 from headrace.text.batches import Batch, Microbatch
 from headrace.text.examples import every_example, hold_two_texts
@@ -58,7 +58,7 @@ def evaluate(
     """
     if not _enough_held_out(params, tokens):
         return {}
-    task = task_of(params)
+    task = text_task_of(params)
     num_targets = num_pairs = num_examples = 0
     sums = torch.zeros((), dtype=torch.float64)
     started_s = time.perf_counter()
@@ -81,7 +81,7 @@ def evaluate(
 
 
 def sums_of_batches(
-    task: Task,
+    task: TextTask,
     model: PreTrainedModel,
     batches: Iterable[Batch],
     precision: Precision,
@@ -164,7 +164,7 @@ def _batches(
     params: Params, tokens: TokenFolder, vocabulary: Vocabulary, sequence_length: int, most_tokens: int
 ) -> Iterator[Batch]:
     shards = tokens.shards("held_out")
-    task = task_of(params)
+    task = text_task_of(params)
     rule = task.example_rule(params, sequence_length, "evaluation", params.evaluation.mask_seed)
     layout = task.batch_rule(params, vocabulary, sequence_length, most_tokens)
     examples = islice(every_example(shards, rule), params.evaluation.examples)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoTokenizer, BertForPreTraining
+from transformers import AutoTokenizer, BertForPreTraining, PreTrainedModel
 
 from headrace.errors import UserError
 from headrace.text.random import key
@@ -29,13 +29,13 @@ class Filled:
         return asdict(self)
 
 
-def fill_blanks(model: BertForPreTraining, vocabulary: Vocabulary, texts: Sequence[str]) -> list[Filled]:
+def fill_blanks(model: PreTrainedModel, vocabulary: Vocabulary, texts: Sequence[str]) -> list[Filled]:
     """Guesses for texts that hold BLANK once, encoded as `AutoTokenizer` does; raises UserError for other texts."""
     tokenizer = AutoTokenizer.from_pretrained(vocabulary.folder)
     filled = []
     for text in texts:
         if text.count(BLANK) != 1:
-            raise UserError(f"evaluation.fill: {text!r} should hold {BLANK} exactly once")
+            raise UserError(f"{text!r} should hold {BLANK} exactly once")
         ids = np.array(tokenizer(text)["input_ids"][1:-1], np.int64)
         at = int(np.flatnonzero(ids == vocabulary.mask_id)[0])
         filled.append(_guess(model, vocabulary, ids[:at], ids[at + 1 :], text, None))
@@ -63,7 +63,7 @@ def fill_held_out(
 
 @torch.no_grad()
 def _guess(
-    model: BertForPreTraining,
+    model: PreTrainedModel,
     vocabulary: Vocabulary,
     before: np.ndarray,
     after: np.ndarray,
@@ -73,11 +73,11 @@ def _guess(
     model.eval()
     ids = np.concatenate([[vocabulary.cls_id], before, [vocabulary.mask_id], after, [vocabulary.sep_id]])
     ids = ids[: model.config.max_position_embeddings].astype(np.int64)
-    logits = model(torch.from_numpy(ids)[None].to(model.device)).prediction_logits[0, 1 + len(before)]  # (V,)
-    logits[
-        [vocabulary.pad_id, vocabulary.unk_id, vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id]
-    ] = -torch.inf
-    best = logits.float().softmax(-1).topk(TOP)
+    output = model(torch.from_numpy(ids)[None].to(model.device))
+    logits = output.prediction_logits if isinstance(model, BertForPreTraining) else output.logits
+    shares = logits[0, 1 + len(before)].float().softmax(-1)  # (V,)
+    shares[[vocabulary.pad_id, vocabulary.unk_id, vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id]] = 0.0
+    best = shares.topk(TOP)
     guesses = [
         (vocabulary.decode([token]) or vocabulary.token_text(token), round(share, 4))
         for token, share in zip(best.indices.tolist(), best.values.tolist(), strict=True)

@@ -41,7 +41,7 @@ def open_to_evaluate(
         model,
         placing,
         precision.device,
-        run_by_task=[task.HEAD],
+        run_by_task=[task.HEAD] if task.HEAD else [],
         autocast=precision.autocast,
         memory_bytes=params.device.memory,
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers import CONFIG_MAPPING, BertConfig, BertForPreTraining, PretrainedConfig, PreTrainedModel
+from transformers import CONFIG_MAPPING, AutoConfig, BertConfig, BertForPreTraining, PretrainedConfig, PreTrainedModel
 
 from headrace.errors import UserError
 from headrace.models.blank import fill_blanks
@@ -17,6 +17,7 @@ from headrace.models.initial import initial_weights
 from headrace.models.presets import PRESETS
 from headrace.models.segments import segments_of
 from headrace.params import ModelParams
+from headrace.run_folder import model_folder
 
 # What each family's config calls our keys; a key that is missing has the same name.
 _GPT2_KEYS = {
@@ -39,11 +40,14 @@ def model_config(
     pad_id: int | None = None,
     end_id: int | None = None,
 ) -> PretrainedConfig:
-    """The transformers config of a preset with the given keys laid over it, or of model.config.
+    """The transformers config of a preset with the given keys laid over it, of model.config, or of the folder a run starts
+    from.
 
-    vocabulary_size None: the preset's. end_id: the token that ends a text. Raises UserError on an impossible shape or
-    unknown key.
+    vocabulary_size None: the preset's or the folder's. end_id: the token that ends a text. Raises UserError on an impossible
+    shape or unknown key.
     """
+    if params.init_from is not None:
+        return _config_of_folder(params, vocabulary_size)
     if params.config is not None:
         return _config_by_keys(params.config, vocabulary_size, pad_id, end_id)
     assert params.preset is not None
@@ -75,6 +79,32 @@ def model_config(
     if size.family == "gptj":
         keys["rotary_dim"] = min(keys["rotary_dim"], hidden_size // num_heads)
     return CONFIG_MAPPING[size.family](**keys)
+
+
+_DROPOUTS = {
+    "hidden_dropout": ("hidden_dropout_prob", "hidden_dropout", "resid_pdrop", "embd_pdrop"),
+    "attention_dropout": ("attention_probs_dropout_prob", "attention_dropout", "attn_pdrop"),
+}
+"""What the configs of transformers call our keys, as far as each has them."""
+
+
+def _config_of_folder(params: ModelParams, vocabulary_size: int | None) -> PretrainedConfig:
+    """What the folder's config.json says, with the dropouts of the params; its vocabulary may have grown."""
+    assert params.init_from is not None
+    folder = model_folder(params.init_from)
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # transformers raises many types; the user must hear it in one line
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"model.init_from = {str(params.init_from)!r}: {folder}/config.json: {reason}") from None
+    config.dtype = torch.float32  # whatever the files hold: what trains is fp32
+    for key, names in _DROPOUTS.items():
+        if (value := getattr(params, key)) is not None:
+            for name in (name for name in names if hasattr(config, name)):
+                setattr(config, name, value)
+    if vocabulary_size is not None:
+        config.vocab_size = max(config.vocab_size, vocabulary_size)
+    return config
 
 
 def _config_by_keys(

@@ -7,12 +7,21 @@ from headrace.text.batches import Batch
 
 def training_flops(task: str, config: PretrainedConfig, block_weights: int, batch: Batch) -> float:
     """Of one optimizer step on the batch. block_weights: weights of the matrices inside the model's blocks."""
+    if task not in ("masked_lm", "causal_lm"):
+        return encoder_training_flops(config, block_weights, batch.num_tokens, batch.sum_squared_lengths)
     if task == "masked_lm":
         assert isinstance(config, BertConfig)
         return bert_training_flops(
             config, batch.num_tokens, batch.sum_squared_lengths, batch.num_targets, batch.num_pairs
         )
     return causal_training_flops(config, block_weights, batch.num_tokens, batch.sum_squared_lengths, batch.num_targets)
+
+
+def encoder_training_flops(
+    config: PretrainedConfig, block_weights: int, num_tokens: int, sum_squared_lengths: int
+) -> float:
+    """Forward and backward of a model with a small head, which is left out."""
+    return 6.0 * block_weights * num_tokens + 12.0 * config.num_hidden_layers * config.hidden_size * sum_squared_lengths
 
 
 def causal_training_flops(

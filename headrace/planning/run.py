@@ -29,7 +29,7 @@ from headrace.planning.plan import Plan, Wish, make_plan
 from headrace.planning.probe import cache_machine, cached_machine, probe
 from headrace.planning.sizes import Sizes, Work
 from headrace.run_folder import RunFolder
-from headrace.tasks import Task, task_of
+from headrace.tasks import Task, labelled_task_of, task_of
 from headrace.text.batches import Batch, Microbatch
 
 FREE_SHARE = 0.9  # of what is free now: the default budget
@@ -53,14 +53,18 @@ def plan_run(
         rule,
         cache(
             lambda examples, length: measure(
-                model, full_microbatch(params, task, model.config, examples, length), precision.on_cpu, task.HEAD
+                model,
+                full_microbatch(params, task, model.config, examples, length),
+                precision.on_cpu,
+                task.HEAD,
+                masked=has_mask(params),
             )
         ),
         eager=params.training.optimizer.eager,
         device=precision.device,
     )
     works = [
-        Work(f"phase {i}", phase.batch_size, phase.sequence_length, phase.steps)
+        Work(f"phase {i}", phase.batch_size, phase.sequence_length, max(1, phase.steps))
         for i, phase in enumerate(params.training.phases)
     ]
     device = params.device
@@ -84,7 +88,7 @@ def plan_run(
             prefetch=device.prefetch,
             snapshots=params.training.keep,
         ),
-        head=next(i for i, segment in enumerate(segments) if segment.name == task.HEAD),
+        head=next((i for i, segment in enumerate(segments) if segment.name == task.HEAD), None),
         device=precision.device.type,
         folder=folder,
         ram_bytes=device.ram or int(FREE_SHARE * _free_host_bytes()),
@@ -103,7 +107,8 @@ def planned_model(params: Params, vocabulary_size: int | None) -> tuple[PreTrain
     """The run's model without weights, and its segments; vocabulary_size None: as large as the params ask for."""
     task = task_of(params)
     config = task.config(params, None)
-    config.vocab_size = vocabulary_size or params.text.vocabulary.size
+    if params.model.init_from is None:
+        config.vocab_size = vocabulary_size or params.text.vocabulary.size
     with torch.device("meta"):
         model = task.new_model(config)
     fill_blanks(model, torch.device("cpu"))
@@ -116,9 +121,14 @@ def store_folder(params: Params) -> Path:
     return params.device.store or params.run.folder / "store"
 
 
+def has_mask(params: Params) -> bool:
+    """Whether full microbatches have an attention mask: decoders whose windows are not packed need none."""
+    return params.task.kind != "causal_lm" or params.task.isolate_documents
+
+
 def full_microbatch(params: Params, task: Task, config: PretrainedConfig, examples: int, length: int) -> Any:
     """A microbatch as full as can be: every slot a token, every row masked apart, as many targets as there may be."""
-    masked = params.task.kind == "masked_lm"
+    masked, labelled = params.task.kind == "masked_lm", params.data is not None
     most = max((phase.max_predictions or 0 for phase in params.training.phases), default=0)
     a_row = min(most or math.ceil(params.task.mask_rate * length), length) if masked else length
     pairs = params.task.examples == "sentence_pairs"
@@ -132,14 +142,16 @@ def full_microbatch(params: Params, task: Task, config: PretrainedConfig, exampl
         target_positions=targets,
         target_ids=np.zeros_like(targets),
         first_positions=np.arange(examples),
-        pair_labels=np.zeros(examples if pairs else 0, np.int64),
+        labels=labelled_task_of(params).full_labels(params, examples)
+        if labelled
+        else np.zeros(examples if pairs else 0, np.int64),
         packed=masked or params.task.isolate_documents,
     )
     batch = Batch(
         [microbatch],
         num_examples=examples,
         num_targets=len(targets),
-        num_pairs=len(microbatch.pair_labels),
+        num_pairs=examples if pairs else 0,
         sum_squared_lengths=examples * length**2,
         digest=0,
     )

@@ -196,7 +196,7 @@ def _encode(
             microbatch.target_positions,
             microbatch.target_ids,
             microbatch.first_positions,
-            microbatch.pair_labels,
+            microbatch.labels,
         )
     )
     hidden = model.bert(

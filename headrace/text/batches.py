@@ -31,7 +31,7 @@ class Microbatch:
     target_positions: np.ndarray  # (M,) int64 flat
     target_ids: np.ndarray  # (M,) int64
     first_positions: np.ndarray  # (E,) int64 flat positions of each example's [CLS]
-    pair_labels: np.ndarray  # (E,) int64 next-sentence labels, or (0,) when examples are no pairs
+    labels: np.ndarray  # (E,) of whole examples: next-sentence labels as int64, or what the task learns; (0,) = none
     packed: bool  # a row may hold several examples
 
     @property
@@ -246,7 +246,7 @@ def _microbatch(flat: _Flat, labels: np.ndarray, layout: _Layout, start: int, st
         target_positions=flat.target_positions[targets] + shift,
         target_ids=flat.target_ids[targets],
         first_positions=first_slot,
-        pair_labels=pair_labels[pair_labels != NO_LABEL],
+        labels=pair_labels[pair_labels != NO_LABEL],
         packed=layout.packed,
     )
 

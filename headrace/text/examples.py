@@ -18,7 +18,7 @@ from headrace.text.random import generator, key
 from headrace.text.token_windows import TokenWindows, plan_token_windows
 from headrace.text.tokens import Shard
 
-ExampleKind = Literal["sentence_pairs", "documents", "sentences", "windows"]
+ExampleKind = Literal["sentence_pairs", "documents", "sentences", "windows", "rows"]  # rows: not of documents
 IS_NEXT, IS_RANDOM, NO_LABEL = 0, 1, -1  # BertForPreTraining's next_sentence_label; NO_LABEL = no pair
 
 WINDOW_SENTENCES = 1_000_000  # planned at once: 28 MB of plan, about a second of work

@@ -10,7 +10,7 @@ from typing import Any
 from headrace.errors import UserError
 from headrace.params import Params
 from headrace.progress import progress, say
-from headrace.run_folder import RunFolder
+from headrace.run_folder import RunFolder, model_folder
 from headrace.text.documents import clean_document
 from headrace.text.sampling import Sample, reservoir_sample
 from headrace.text.sentences import split_long_line, split_sentences
@@ -34,7 +34,11 @@ def make_vocabulary(params: Params, run: RunFolder, paths: list[Path], text_form
         "vocabulary": _settings_of(wanted),
         "text": text.model_dump(mode="json", include={"unicode", "lowercase", "strip_accents"}),
     }
-    if wanted.load is None or wanted.extend:
+    load = wanted.load
+    if load is None and params.model.init_from is not None:
+        load = model_folder(params.model.init_from)
+        settings["init_from"] = str(load)
+    if load is None or wanted.extend:
         settings["files"] = files_of(paths)
     if causal := params.task.kind == "causal_lm":
         settings["task"] = params.task.kind
@@ -48,16 +52,16 @@ def make_vocabulary(params: Params, run: RunFolder, paths: list[Path], text_form
                 f"{run.tokenizer} was made with other settings: {changes(made_with, settings)}. Undo the change, choose "
                 f"another run.folder, or delete {run.root}"
             )
-    if wanted.load is not None:
+    if load is not None:
         vocabulary = load_vocabulary(
-            wanted.load,
+            load,
             run.tokenizer,
             unicode=text.unicode if "unicode" in text.model_fields_set else None,  # else the tokenizer's own
             lowercase=text.lowercase,
             strip_accents=text.strip_accents,
-            causal=causal,
+            causal=causal or None if params.data is not None else causal,
         )
-        report: dict[str, Any] = {"loaded": str(wanted.load)}
+        report: dict[str, Any] = {"loaded": str(load)}
         if wanted.extend:
             sample = _sample(params, paths, text_format)
             before = vocabulary.size

@@ -84,6 +84,6 @@ def _microbatch(windows: list[_Window], rule: WindowBatchRule) -> Microbatch:
         target_positions=np.flatnonzero(example_ids),
         target_ids=np.concatenate([window.targets for window in windows]),
         first_positions=np.arange(shape[0]) * shape[1],
-        pair_labels=np.zeros(0, np.int64),
+        labels=np.zeros(0, np.int64),
         packed=rule.isolate_documents,
     )

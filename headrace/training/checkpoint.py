@@ -101,9 +101,14 @@ def write_checkpoint(
             f"{final}: cannot be written ({reason}); earlier checkpoints are untouched. Free space, then run "
             f"again: it goes on from the last one"
         ) from None
-    for old in list_checkpoints(run)[:-keep]:
+    for old in [each for each in list_checkpoints(run)[:-keep] if each.resolve() != run.best.resolve()]:
         shutil.rmtree(old.rename(_aside(old)))  # renamed first: half of a checkpoint never has a final name
     return final
+
+
+def keep_best(run: RunFolder, checkpoint: Path) -> None:
+    """Let `best` be this checkpoint: it stays when it is no longer among the newest."""
+    _point(run.best, checkpoint)
 
 
 def list_checkpoints(run: RunFolder) -> list[Path]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 import torch
 
@@ -26,11 +27,8 @@ from headrace.run_folder import RunFolder
 from headrace.text.batches import Batch
 from headrace.text.examples import Cursor
 from headrace.text.tokens import write_atomically
-from headrace.training.checkpoint import (
-    TrainingState,
-    list_checkpoints,
-    write_checkpoint,
-)
+from headrace.training.best import best_record, given_up
+from headrace.training.checkpoint import TrainingState, keep_best, list_checkpoints, read_manifest, write_checkpoint
 from headrace.training.input import TrainingInput
 from headrace.training.optimizers import describe_optimizer
 from headrace.training.records import Records, read_records, write_projector
@@ -101,6 +99,20 @@ def train(
                         say_table(*part)
 
 
+def training_done(params: Params, run: RunFolder, source: Source | None = None) -> bool:
+    """Whether the newest checkpoint stands at the last step, or where evaluations got no better, and was evaluated."""
+    checkpoints = list_checkpoints(run)
+    if not checkpoints:
+        return False
+    step = read_manifest(checkpoints[-1])["state"]["step"]
+    records = read_records(run.evaluations)
+    if source is not None and given_up(records, source.metric, params.evaluation.patience):
+        return True
+    evaluated = any(record["step"] == step for record in records)
+    held_out = params.text.held_out if params.data is None else params.data.evaluation or params.data.held_out
+    return step == params.total_steps and (evaluated or not held_out)
+
+
 @dataclass
 class _Loop:
     """What the loop carries from step to step."""
@@ -113,6 +125,7 @@ class _Loop:
     state: TrainingState
     records: Records
     measured: Measured
+    _written_step: int = -1
 
     def run(self, stop_asked: Callable[[], bool]) -> None:
         phases = self.params.training.phases
@@ -121,6 +134,12 @@ class _Loop:
                 self._run_phase(stop_asked, meter)
                 if not self._evaluated():
                     self.evaluate()
+                if self._given_up():
+                    best = best_record(read_records(self.run_folder.evaluations), self.source.metric or "")
+                    say(
+                        f"Stopped at step {self.state.step}: no evaluation since step {best and best['step']} was better"
+                    )
+                    return
                 if self.state.phase + 1 == len(phases):
                     return
                 self.state = replace(self.state, phase=self.state.phase + 1, phase_step=0, cursor=Cursor())
@@ -148,6 +167,9 @@ class _Loop:
             if not done and self._evaluation_due():
                 self.evaluate()
                 since, batches.waited_s = _Interval(), 0.0
+                if done := self._given_up():
+                    self.checkpoint()
+                    return
             if done or step % training.checkpoint_every == 0:
                 self.checkpoint()
 
@@ -258,6 +280,19 @@ class _Loop:
         if record:
             self.records.evaluation({"step": state.step, "phase": state.phase, **record})
             say(f"step {state.step}: {describe(record)}")
+            self._keep_best()
+
+    def _keep_best(self) -> None:
+        """Write a checkpoint that stays, when this evaluation is the best so far."""
+        if (metric := self.source.metric) is None:
+            return
+        best = best_record(read_records(self.run_folder.evaluations), metric)
+        if best is not None and best["step"] == self.state.step:
+            keep_best(self.run_folder, self.checkpoint())
+
+    def _given_up(self) -> bool:
+        records = read_records(self.run_folder.evaluations)
+        return given_up(records, self.source.metric, self.params.evaluation.patience)
 
     def _evaluation_room(self, length: int) -> Room | None:
         """How much of an evaluation goes through the model at once beside what training holds."""
@@ -266,7 +301,11 @@ class _Loop:
             return Room(plan.microbatch_tokens, 1) if plan else None
         return room_beside(plan, footprints(self.params, config, self.precision, length), length)
 
-    def checkpoint(self) -> None:
+    def checkpoint(self) -> Path:
+        """Written once a step, whoever asks."""
+        written = self.run_folder.checkpoints / f"step-{self.state.step:08d}"
+        if self._written_step == self.state.step and written.is_dir():
+            return written
         self.trainable.streaming.fetcher.rest()
         write_checkpoint(
             self.run_folder,
@@ -278,16 +317,17 @@ class _Loop:
         )
         ids, texts = self.source.shown_tokens(PROJECTOR_TOKENS)
         write_projector(self.run_folder, self._output_embeddings()[list(ids)].cpu().numpy(), texts)
+        self._written_step = self.state.step
+        return written
 
     def _output_embeddings(self) -> torch.Tensor:
-        """The head's weights (V, H), wherever they are."""
-        head, store = self.trainable.model.get_output_embeddings(), self.trainable.store
-        assert isinstance(head, torch.nn.Linear)
+        """The head's weights (V, H), or the input's where the head predicts no tokens, wherever they are."""
+        weight, store = self.trainable.vocabulary_weight, self.trainable.store
         for i, segment in enumerate(store.segments):
             for name, parameter in segment.parameters.items():
-                if parameter is head.weight and store.placements[i] != "device":
+                if parameter is weight and store.placements[i] != "device":
                     return store.weights(i)[name]
-        return head.weight.detach()
+        return weight.detach()
 
     @cached_property
     def _block_weights(self) -> int:

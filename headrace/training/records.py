@@ -20,6 +20,7 @@ SCALARS = {
     "masked_lm_loss": "train/masked_lm_loss",
     "next_sentence_loss": "train/next_sentence_loss",
     "next_token_loss": "train/next_token_loss",
+    "label_loss": "train/label_loss",
     "learning_rate": "train/learning_rate",
     "gradient_norm": "train/gradient_norm",
     "loss_scale": "train/loss_scale",

@@ -17,7 +17,7 @@ from headrace.planning.device import Precision
 from headrace.planning.plan import Plan
 from headrace.planning.run import plan_run, store_folder
 from headrace.progress import say
-from headrace.run_folder import RunFolder
+from headrace.run_folder import RunFolder, model_folder
 from headrace.store.store import Store
 from headrace.streaming.activations import Policy, Saved
 from headrace.streaming.executor import Pass, Streaming
@@ -36,6 +36,8 @@ class Trainable:
     config: PretrainedConfig
     store: Store
     streaming: Streaming
+    vocabulary_weight: torch.Tensor
+    """A row a token (V, H): the output layer's where the model has one, else the embeddings'."""
     plan: Plan | None = None
     """None: everything on the device, without a look at what fits."""
 
@@ -56,9 +58,12 @@ def build_trainable(
     """The model with its initial weights, every segment placed where the plan says. run None: all on the device, no plan.
 
     vocabulary None: the params say how large it is. initialize False: a checkpoint will give the weights. weights: a Hugging
-    Face folder to take initial weights from; what it has none for begins anew. Raises UserError where they do not fit."""
+    Face folder to take initial weights from, by default model.init_from; what it has none for begins anew. Raises UserError
+    where they do not fit."""
     task = task_of(params)
     config = task.config(params, vocabulary)
+    if weights is None and initialize and params.model.init_from is not None:
+        weights = model_folder(params.model.init_from)
     with torch.device("meta"):
         model = task.new_model(config)
     fill_blanks(model, precision.device)
@@ -68,8 +73,10 @@ def build_trainable(
     if held is not None:
         held.fill_buffers(model)
         say(held.summary() + ("; those not in its files begin anew" if held.new else ""))
+    vocabulary_layer = model.get_output_embeddings() or model.get_input_embeddings()
+    assert isinstance(vocabulary_layer, torch.nn.Linear | torch.nn.Embedding)
     segments = segments_of(model)
-    head = [segment.name for segment in segments].index(task.HEAD)
+    head = next((i for i, segment in enumerate(segments) if segment.name == task.HEAD), -1)
     rule, plan = update_rule(params), None
     if run is not None:
         plan = plan_run(params, model, segments, rule, precision)
@@ -114,7 +121,7 @@ def build_trainable(
         tidy_above_bytes=plan.tidy_above_bytes if plan is not None else None,
     )
     install_segments(model, segments, streaming, run_by_task=[task.HEAD])
-    return Trainable(task, model, config, store, streaming, plan)
+    return Trainable(task, model, config, store, streaming, vocabulary_layer.weight, plan)
 
 
 def check_model(params: Params) -> None:

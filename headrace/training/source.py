@@ -25,6 +25,11 @@ class Source(Protocol):
         """None: the params alone say how large the model's is."""
         ...
 
+    @property
+    def metric(self) -> str | None:
+        """The figure of an evaluation that tells the best checkpoint, which is kept; None: none is."""
+        ...
+
     def check(self) -> None:
         """Raise UserError where there is too little to train on."""
         ...

@@ -12,7 +12,7 @@ from headrace.evaluation.room import Room
 from headrace.params import Params
 from headrace.planning.device import Precision
 from headrace.streaming.executor import Streaming
-from headrace.tasks import task_of
+from headrace.tasks import text_task_of
 from headrace.text.batches import Batch, MakesBatches
 from headrace.text.examples import Cursor, ExampleRule, account, check_enough_documents, examples_from
 from headrace.text.tokens import TokenFolder
@@ -51,12 +51,16 @@ class TextSource:
     tokens: TokenFolder
     vocabulary: Vocabulary
 
+    @property
+    def metric(self) -> None:
+        """The newest checkpoint of pretraining is the best."""
+
     def check(self) -> None:
         check_enough_documents(self.tokens.shards("train"), self.params.task.examples)
 
     def _example_rule(self, phase: int) -> ExampleRule:
         length = self.params.training.phases[phase].sequence_length
-        return task_of(self.params).example_rule(self.params, length, f"phase-{phase}", self.params.run.seed)
+        return text_task_of(self.params).example_rule(self.params, length, f"phase-{phase}", self.params.run.seed)
 
     def account(self, phase: int) -> tuple[str, dict[str, Any]]:
         given = self.params.training.phases[phase]
@@ -77,7 +81,7 @@ class TextSource:
         self, phase: int, cursor: Cursor, num_batches: int, config: PretrainedConfig, microbatch_tokens: int
     ) -> BatchesOfWorker:
         given = self.params.training.phases[phase]
-        rule = task_of(self.params).batch_rule(
+        rule = text_task_of(self.params).batch_rule(
             self.params, self.vocabulary, given.sequence_length, microbatch_tokens, given
         )
         return TextBatches(self.tokens, self._example_rule(phase), rule, given.batch_size, cursor, num_batches)

@@ -73,7 +73,7 @@ def by_hand(params, trainable, tokens, vocabulary):
             nll += F.cross_entropy(scores, torch.tensor(target)).item()
             correct += scores.argmax().item() == target
             targets += 1
-        for label in m.pair_labels.tolist():
+        for label in m.labels.tolist():
             scores = outputs.seq_relationship_logits[0]
             pair_nll += F.cross_entropy(scores, torch.tensor(label)).item()
             pair_correct += scores.argmax().item() == label

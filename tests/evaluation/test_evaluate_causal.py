@@ -2,6 +2,7 @@
 model's segments are fetched from disk."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -131,7 +132,7 @@ def test_streamed_segments_give_the_same_figures(setting, tmp_path, lanes):
     assert weights.stored.keys() == weights_of(trainable).keys()
     opened = open_streamed(trainable, tmp_path / "folder")
     room = Room(microbatch_tokens=300, lanes=lanes)
-    streamed = Trainable(causal_lm, opened.model, trainable.config, opened.store, opened.streaming)  # pyright: ignore
+    streamed = replace(trainable, model=opened.model, store=opened.store, streaming=opened.streaming)  # pyright: ignore
     found = figures(params, streamed, tokens, vocabulary, streaming=opened.streaming, room=room)
     assert found == figures(params, trainable, tokens, vocabulary, room=room)
     batches = list(evaluate_module._batches(params, tokens, vocabulary, LENGTH, 300))

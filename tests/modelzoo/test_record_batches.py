@@ -162,7 +162,7 @@ def test_token_records_are_masked_at_load(whole_words):
             restored.append(tuple(ids.reshape(microbatch.input_ids.shape)[row][microbatch.example_ids[row] > 0]))
             num_targets.append(int((microbatch.target_positions // microbatch.input_ids.shape[1] == row).sum()))
         seen.append(original[microbatch.target_positions])
-        labels += microbatch.pair_labels.tolist()
+        labels += microbatch.labels.tolist()
     assert sorted(restored) == sorted(
         tuple(ids[ids_mask > 0]) for ids, ids_mask in zip(arrays["input_ids"], arrays["input_mask"], strict=True)
     )

@@ -41,11 +41,11 @@ def random_batch(params, draw):
         target_positions=targets,
         target_ids=draw.integers(5, vocabulary, len(targets)),
         first_positions=np.arange(EXAMPLES) * LENGTH,
-        pair_labels=draw.integers(0, 2, EXAMPLES) if pairs else np.zeros(0, np.int64),
+        labels=draw.integers(0, 2, EXAMPLES) if pairs else np.zeros(0, np.int64),
         packed=False,
     )
     return Batch(
-        [microbatch], EXAMPLES, len(targets), len(microbatch.pair_labels), EXAMPLES * LENGTH**2, 0,
+        [microbatch], EXAMPLES, len(targets), len(microbatch.labels), EXAMPLES * LENGTH**2, 0,
         loss_per_example=params.task.loss_per == "example", loss_weight=params.task.loss_weight,
     )  # fmt: skip
 

@@ -59,7 +59,7 @@ def test_a_row_is_cls_a_sep_b_sep_with_the_true_tokens_behind_the_masks(setting,
                 assert m.position_ids[row, slots].tolist() == list(range(len(slots)))
                 found.append((true_ids[row, slots].tolist(), m.token_type_ids[row, slots].tolist()))
                 e += 1
-        labels += m.pair_labels.tolist()
+        labels += m.labels.tolist()
         padding = m.example_ids == 0
         assert (m.input_ids[padding] == rule.pad_id).all() and not m.token_type_ids[padding].any()
         assert e == m.num_examples

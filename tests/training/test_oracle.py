@@ -93,7 +93,7 @@ def dense_loss(oracle: BertForPreTraining, batch: Batch, pairs: bool) -> torch.T
         for part, array, fill in zip(rows, arrays, (0, 0, 0, -100), strict=True):
             part.append(np.pad(array, ((0, 0), (0, width - array.shape[1])), constant_values=fill))
     input_ids, types, attention, labels = (torch.from_numpy(np.concatenate(part)) for part in rows)
-    next_labels = torch.from_numpy(np.concatenate([m.pair_labels for m in batch.microbatches]))
+    next_labels = torch.from_numpy(np.concatenate([m.labels for m in batch.microbatches]))
     outputs = oracle(
         input_ids=input_ids,
         attention_mask=attention,
@@ -119,7 +119,7 @@ def gathered_loss(oracle: BertForPreTraining, batch: Batch, pairs: bool) -> torc
     loss = F.cross_entropy(oracle.cls.predictions(hidden), torch.from_numpy(m.target_ids))
     if pairs:
         scores = oracle.cls.seq_relationship(outputs.pooler_output)
-        loss = loss + F.cross_entropy(scores, torch.from_numpy(m.pair_labels))
+        loss = loss + F.cross_entropy(scores, torch.from_numpy(m.labels))
     return loss
 
 

@@ -173,7 +173,7 @@ def _microbatch(rows: _Rows, chosen: np.ndarray, longest: int, rule: RecordBatch
         target_positions=(rows.target_positions[chosen] + first_slots[:, None])[targets],
         target_ids=rows.target_ids[chosen][targets],
         first_positions=first_slots,
-        pair_labels=labels[labels != NO_LABEL],
+        labels=labels[labels != NO_LABEL],
         packed=False,
     )
 

@@ -26,7 +26,7 @@ from headrace.params import Params
 from headrace.planning.device import Precision, microbatch_tokens
 from headrace.progress import say
 from headrace.streaming.executor import Streaming
-from headrace.tasks import task_of
+from headrace.tasks import text_task_of
 from headrace.text.batches import Batch
 
 # Names of ours that the tool calls otherwise.
@@ -64,7 +64,7 @@ def evaluate_records(
 ) -> dict[str, Any]:
     """Evaluate and say so; the figures under the names of `headrace.evaluation.evaluate`, and `loss`. Raises InputError for
     a damaged record."""
-    task = task_of(params)
+    task = text_task_of(params)
     tokens_at_once = room.microbatch_tokens if room else microbatch_tokens(params, model.config, precision)
     pad_id = getattr(model.config, "pad_token_id", None) or 0
     rule = data.input.rule(params, sequence_length, model.config.hidden_size, pad_id, tokens_at_once)

@@ -119,9 +119,9 @@ def _lines(microbatch: Microbatch, guesses: _Guesses, numbers: Sequence[int], ma
         line["predicted_ids"] = guesses.ids[own].tolist()
         line["num_tokens"] = len(likelihoods)
         line["log_likelihood"] = float(likelihoods.mean()) if len(likelihoods) else None
-        if len(microbatch.pair_labels):
+        if len(microbatch.labels):
             line["random_next_probability"] = float(guesses.random_next[row])
-            line["next_sentence_label"] = int(microbatch.pair_labels[row])
+            line["next_sentence_label"] = int(microbatch.labels[row])
         yield line
 
 

@@ -62,6 +62,10 @@ class RecordSource:
     def vocabulary(self) -> None:
         return None
 
+    @property
+    def metric(self) -> None:
+        """The newest checkpoint is taken for the best."""
+
     def check(self) -> None:
         """One pass must be enough where the params file says so."""
         phase, size = self.params.training.phases[0], len(self.input.records)

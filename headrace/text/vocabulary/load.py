@@ -26,11 +26,12 @@ def load_vocabulary(
     unicode: UnicodeForm | None = None,
     lowercase: bool = False,
     strip_accents: bool = False,
-    causal: bool = False,
+    causal: bool | None = False,
 ) -> Vocabulary:
     """Reads the tokenizer at `path`, saves it into `folder` and opens that.
 
-    causal: for a model that goes on with a text, which needs a token that ends texts and no other special token.
+    causal: for a model that goes on with a text, which needs a token that ends texts and no other special token; None: as the
+    tokenizer of a folder is, causal where it has no mask token.
     unicode: None leaves the tokenizer's own normalisation alone, as do the other settings when False.
     """
     path, folder = Path(path), Path(folder)
@@ -43,14 +44,14 @@ def load_vocabulary(
     more: dict[str, Any] = {}
     with written_aside(folder) as aside:
         if path.is_dir() and (kind := _kind_of_ours(path)) in ("kmer", "bins"):
-            ids, more = _load_ours(path, aside, steps, causal)
+            ids, more = _load_ours(path, aside, steps, bool(causal))
         elif path.is_dir():
             kind, ids, own = _load_folder(path, aside, steps, causal)
             settings |= own
         elif path.suffix == ".txt":
-            kind, ids = _load_vocab_txt(path, aside, steps, causal)
+            kind, ids = _load_vocab_txt(path, aside, steps, bool(causal))
         elif path.suffix in (".model", ".spm", ".spiece"):
-            kind, ids = _load_sentencepiece(path, aside, steps, causal)
+            kind, ids = _load_sentencepiece(path, aside, steps, bool(causal))
         else:
             raise UserError(
                 f"text.vocabulary.load = {path}: give a Hugging Face tokenizer folder, a SentencePiece .model "
@@ -85,7 +86,7 @@ def _load_ours(
 
 
 def _load_folder(
-    path: Path, aside: Path, steps: normalizers.Normalizer | None, causal: bool
+    path: Path, aside: Path, steps: normalizers.Normalizer | None, causal: bool | None
 ) -> tuple[str, dict[str, int | None], dict[str, Any]]:
     from transformers import AutoTokenizer
 
@@ -95,6 +96,8 @@ def _load_folder(
         reason = str(error).strip().split("\n")[0]
         raise UserError(f"text.vocabulary.load = {path}: not a Hugging Face tokenizer folder: {reason}") from error
     ids = {role: getattr(tokenizer, f"{role}_token_id") for role in ROLES}
+    if causal is None:
+        causal = ids["mask"] is None
     if causal:
         ids = _with_end_of_text(path, tokenizer, ids)
     missing = [role for role, i in ids.items() if i is None and role != "unk"]

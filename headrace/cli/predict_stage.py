@@ -1,0 +1,110 @@
+"""`headrace predict`: rows in, the same rows with what the model says of them out, as they come.
+
+OUTPUT.partial holds whole lines of what is done; an interrupted command goes on behind them, and renames it at the end.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import UserError
+from headrace.evaluation.labelled import outputs_of
+from headrace.evaluation.open_checkpoint import open_to_evaluate
+from headrace.labelled.row import Row
+from headrace.labelled.rows import read_rows
+from headrace.params import Params, load_params
+from headrace.planning.device import choose_precision
+from headrace.progress import say
+from headrace.run_folder import RunFolder, model_folder
+from headrace.tasks import labelled_task_of
+from headrace.tasks.labelled import data_of
+from headrace.text.files import expand_paths
+from headrace.text.source import files_of
+from headrace.text.tokens import write_atomically
+from headrace.text.vocabulary import open_vocabulary
+from headrace.training.labelled_rows import encode, evaluation_length
+
+ROWS_AT_ONCE = 1024
+
+
+def predict_stage(params: Params, inputs: list[str], output: Path) -> None:
+    """Predict every row of the inputs with the best checkpoint of the run. Raises UserError naming file and line."""
+    if params.data is None:
+        raise UserError(
+            f"headrace predict: task.kind = {params.task.kind!r} learns from text; `headrace fill` and `headrace generate` show "
+            f"what such a model predicts"
+        )
+    run = RunFolder(params.run.folder)
+    folder = model_folder(run.root)
+    params = _as_trained(params, run)
+    task, data, length = labelled_task_of(params), data_of(params), evaluation_length(params)
+    partial, state = output.with_name(output.name + ".partial"), output.with_name(output.name + ".partial.json")
+    done = _done(partial, state, {"model": str(folder), "inputs": files_of(expand_paths(inputs))})
+    if done:
+        say(f"{partial}: holds {done:,} predictions; going on behind them")
+    vocabulary, precision = open_vocabulary(run.tokenizer), choose_precision(params)
+    opened, room = open_to_evaluate(params, run, folder, precision, length)
+    count = done
+    try:
+        with partial.open("ab") as file:
+            for rows in _chunks(islice(read_rows(inputs, data.format, data.encoding), done, None)):
+                examples = [task.parse(row, params, need_label=False) for row in rows]
+                asked = encode(params, vocabulary, examples, length)
+                outputs = outputs_of(params, opened.model, asked.features, precision, length, opened.streaming, room)
+                found = task.predictions(outputs, asked.features, examples, params)
+                lines = [
+                    json.dumps({**row.fields, "prediction": each}, ensure_ascii=False) + "\n"
+                    for row, each in zip(rows, found, strict=True)
+                ]
+                file.write("".join(lines).encode())
+                file.flush()
+                os.fsync(file.fileno())
+                count += len(rows)
+    finally:
+        opened.close()
+    partial.replace(output)
+    state.unlink()
+    say(f"{output}: {count:,} predictions of {folder}")
+
+
+def _as_trained(params: Params, run: RunFolder) -> Params:
+    """With the labels that training found."""
+    if not run.params.is_file():
+        raise UserError(f"{run.root}: holds no params.yaml of a run; run `headrace run` first")
+    trained = load_params(run.params)
+    if trained.data is None or trained.task != params.task:
+        raise UserError(
+            f"{run.root}: was trained with another task: {trained.task.kind!r}, and the params say {params.task.kind!r}"
+        )
+    data = data_of(params).model_copy(update={"labels": trained.data.labels})
+    return params.model_copy(update={"data": data, "training": trained.training})
+
+
+def _done(partial: Path, state: Path, source: dict[str, Any]) -> int:
+    """Whole lines that an earlier command wrote for the same model and inputs; the rest is cut off."""
+    wanted = json.dumps(source, indent=1)
+    output = partial.with_suffix("")
+    try:
+        if partial.is_file() and state.is_file() and state.read_text("utf-8") == wanted:
+            count = size = 0
+            with partial.open("rb+") as file:
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break
+                    count, size = count + 1, size + len(line)
+                file.truncate(size)
+            return count
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(b"")
+        write_atomically(state, wanted.encode())
+    except OSError as error:
+        raise UserError(f"--output = {output}: cannot be written to ({error.strerror})") from None
+    return 0
+
+
+def _chunks(rows: Iterator[Row]) -> Iterator[list[Row]]:
+    while chosen := list(islice(rows, ROWS_AT_ONCE)):
+        yield chosen
