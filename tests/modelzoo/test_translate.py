@@ -253,12 +253,22 @@ def test_no_given_key_is_dropped_in_silence(file):
                 assert key in facts | checked or f"{section}.{key}" in told, f"{section}.{key}"
 
 
-def test_a_weight_of_a_gpts_loss_means_by_batch_in_pytorch_alone(file):
-    weighed = file(PT_GPTJ, "model.loss_weight=0.0005")
-    assert (weighed.params.task.loss_per, weighed.params.task.loss_weight) == ("example", 0.0005)
-    assert any(note.startswith("model.loss_weight = 0.0005: a weight means") for note in weighed.notes)
-    tensorflow = file(TF_GPT2, "model.loss_scaling=num_tokens", "model.loss_weight=0.5")
-    assert (tensorflow.params.task.loss_per, tensorflow.params.task.loss_weight) == ("target", 0.5)
+def test_a_weight_of_a_gpts_loss_beside_num_tokens(file):
+    """TensorFlow multiplies, PyTorch up to 1.8 divides by examples, later releases leave the weight out."""
+
+    def loss(translation):
+        return translation.params.task.loss_per, translation.params.task.loss_weight
+
+    early = file(
+        PT_GPTJ.replace("total_iters", "steps").replace("weight_decay:", "weight_decay_rate:"), "model.loss_weight=0.5"
+    )
+    assert loss(early) == ("example", 0.5)
+    assert any(note.startswith("model.loss_weight = 0.5: a weight means") for note in early.notes)
+    late = file(PT_GPTJ, "model.loss_weight=0.5")
+    assert loss(late) == ("target", 1.0) and any("model.loss_weight: no effect" in note for note in late.notes)
+    assert loss(file(PT_GPTJ, "model.loss_weight=0.5", "model.loss_scaling=batch_size")) == ("example", 0.5)
+    assert loss(file(TF_GPT2, "model.loss_scaling=num_tokens", "model.loss_weight=0.5")) == ("target", 0.5)
+    assert loss(file(TF_NEOX, "model.loss_scaling=batch_size", "model.loss_weight=0.5")) == ("target", 1.0)
 
 
 def test_of_a_key_given_twice_the_last_counts_and_a_note_says_so(file):

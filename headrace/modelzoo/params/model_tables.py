@@ -163,7 +163,7 @@ FINE_TUNING: tuple[Key, ...] = (
 _GPT_LOSS: tuple[Key, ...] = (
     use("loss_scaling", "text", "num_tokens", "task.loss_per: target, or example for batch_size",
         allowed=("num_tokens", "batch_size")),
-    use("loss_weight", "float", 1.0, "task.loss_weight; PyTorch: not 1.0 means loss_scaling: batch_size"),
+    use("loss_weight", "float", 1.0, "task.loss_weight; PyTorch beside num_tokens: batch_size up to 1.8, no effect in 2.x"),
 )  # fmt: skip
 
 _GPT_INITIAL: tuple[Key, ...] = (

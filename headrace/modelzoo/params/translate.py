@@ -5,15 +5,15 @@ P.yaml + overrides -> read_phases -> recognise -> parts_of -> the put_... functi
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from headrace.errors import UserError
 from headrace.modelzoo.params.draft import Draft
 from headrace.modelzoo.params.initial import put_initial
 from headrace.modelzoo.params.inputs import InputFacts, buckets, input_facts, vocabulary_size
 from headrace.modelzoo.params.keys import Notes, Taken
+from headrace.modelzoo.params.losses import masked_loss, put_causal_loss, with_own_loss
 from headrace.modelzoo.params.model import FineTuning, fine_tuning, put_model
 from headrace.modelzoo.params.optimizer import put_optimizer
 from headrace.modelzoo.params.parts import Parts, parts_of
@@ -86,7 +86,7 @@ def _translate(tree: dict, where: str, path: Path, notes: Notes) -> Translation:
     )
     train, evaluation = input_facts(parts.train, parts, True), input_facts(parts.eval, parts, False)
     prediction = input_facts(parts.predict, parts, False)
-    evaluation = _evaluated_as_the_tool(evaluation, parts, source)
+    evaluation = with_own_loss(evaluation, parts, source)
     _put_run(draft, parts)
     _put_text(draft, source, train or evaluation, vocabulary)
     model_class = put_model(draft, parts, vocabulary, longest)
@@ -139,15 +139,7 @@ def _put_task(draft: Draft, parts: Parts, source: Taken) -> None:
     model, notes = parts.model, parts.notes
     if parts.kind.family != "bert":
         draft.put("task.kind", "causal_lm", f"{model.path} (a GPT)")
-        per, origin = ("example" if model["loss_scaling"] == "batch_size" else "target"), model.where("loss_scaling")
-        if per == "target" and model["loss_weight"] != 1.0 and not parts.kind.tensorflow:
-            per, origin = "example", model.at("loss_weight")
-            notes.add(
-                f"{origin} = {model['loss_weight']:g}: a weight means loss_scaling = batch_size, as in the tool: the sum over the "
-                f"batch's tokens / examples x the weight"
-            )
-        draft.put("task.loss_per", per, origin)
-        draft.put("task.loss_weight", model["loss_weight"], model.where("loss_weight"))
+        put_causal_loss(draft, parts)
         return
     draft.put("task.kind", "masked_lm", f"{model.path} (a BERT)")
     if parts.kind.job != "pretraining":
@@ -156,52 +148,13 @@ def _put_task(draft: Draft, parts: Parts, source: Taken) -> None:
     draft.put("task.examples", "documents" if alone else "sentence_pairs", model.where("disable_nsp"))
     draft.put("task.mask_rate", source["masked_lm_prob"], source.where("masked_lm_prob"))
     draft.put("task.whole_words", source["mask_whole_word"], source.where("mask_whole_word"))
-    loss = _masked_loss(parts, source)
+    loss = masked_loss(parts, source)
     if loss.weight_ignored:
         notes.no_effect(
             model.at("mlm_loss_weight"), f"with {loss.where} the loss is the mean over masked tokens, as in the tool"
         )
     draft.put("task.loss_per", loss.per, loss.where)
     draft.put("task.loss_weight", loss.weight, loss.where if loss.weight_ignored else model.where("mlm_loss_weight"))
-
-
-class _MaskedLoss(NamedTuple):
-    """How the masked-LM losses of an input's batches are divided and weighed: task.loss_per and loss_weight."""
-
-    per: str
-    weight: float
-    where: str
-    weight_ignored: bool = False
-
-
-def _masked_loss(parts: Parts, source: Taken) -> _MaskedLoss:
-    """The tool asks the input section, so training and evaluation may differ."""
-    model = parts.model
-    weight = model["mlm_loss_weight"]
-    if parts.kind.tensorflow:
-        return _MaskedLoss(
-            "target" if source["scale_mlm_weights"] else "example", weight, source.where("scale_mlm_weights")
-        )
-    scaling, by_batch = model["mlm_loss_scaling"], source["dynamic_mlm_scale"]
-    where = source.where("dynamic_mlm_scale") if by_batch or scaling is None else model.where("mlm_loss_scaling")
-    if by_batch or scaling in ("num_masked", "precomputed_num_masked"):
-        return _MaskedLoss("target", 1.0, where, model.has("mlm_loss_weight"))
-    return _MaskedLoss("example", weight, where)
-
-
-def _evaluated_as_the_tool(facts: InputFacts | None, parts: Parts, source: Taken) -> InputFacts | None:
-    """The eval_input's own division of the loss, where it is not the training's."""
-    if facts is None or parts.eval is None or parts.kind.family != "bert" or parts.kind.job != "pretraining":
-        return facts
-    trained, own = _masked_loss(parts, source), _masked_loss(parts, parts.eval)
-    if (own.per, own.weight) == (trained.per, trained.weight):
-        return facts
-    divided = "masked tokens" if own.per == "target" else "examples"
-    parts.notes.add(
-        f"{own.where}: the loss of an evaluation is the sum over masked tokens / {divided} x {own.weight:g}, as in the tool; "
-        f"training has another"
-    )
-    return replace(facts, loss_per=own.per, loss_weight=own.weight)
 
 
 def _steps(parts: Parts) -> tuple[int, str]:
