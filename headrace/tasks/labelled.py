@@ -108,6 +108,12 @@ def _check_same_use(params: Params, config: PretrainedConfig, name: str, labels:
             f"task.kind = {params.task.kind!r} trains a {name}, and model.init_from = {str(params.model.init_from)!r} holds a "
             f"{before}, fine-tuned for another task; start from the model it was made from"
         )
+    was_regression = before == name and config.problem_type == "regression"
+    if was_regression != (before == name and params.task.kind == "regression"):
+        raise UserError(
+            f"task.kind = {params.task.kind!r}, and model.init_from = {str(params.model.init_from)!r} was trained for "
+            f"{'regression' if was_regression else 'classification'}; start from the model it was made from"
+        )
     if before == name and data_of(params).labels is not None and labels is not None and config.id2label != labels:
         raise UserError(
             f"the labels of data are {_named(labels)}, and model.init_from = {str(params.model.init_from)!r} was trained for "
