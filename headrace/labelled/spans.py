@@ -24,6 +24,7 @@ class Encoded:
     ids: np.ndarray  # (L,) int64
     starts: np.ndarray  # (L,) int64
     stops: np.ndarray  # (L,) int64
+    words: np.ndarray | None = None  # (L,) int64: which word of the pre-tokenizer (MeCab's, BERT's) each is part of
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -73,7 +74,8 @@ class OffsetEncoder:
             for i in np.flatnonzero(np.isin(encoding.tokens, _BLANK_TOKENS)):
                 if not all(c.isspace() or c in _BLANK_TOKENS for c in text[starts[i] : stops[i]]):
                     stops[i] = starts[i]  # put in by the pre-tokenizer
-            encoded.append(Encoded(np.array(expected, np.int64), starts, stops))
+            words = np.array([-1 if word is None else word for word in encoding.word_ids], np.int64)
+            encoded.append(Encoded(np.array(expected, np.int64), starts, stops, words))
         return encoded
 
 
