@@ -44,7 +44,7 @@ def read_conll(path: Path, encoding: str = "auto") -> Iterator[Row]:
     tokens: list[str] = []
     tags: list[str] = []
     first_line = num_columns = 0
-    for line in iter_lines(path, encoding):
+    for line in iter_lines(path, encoding, section="data"):
         columns = columns_of(line.text)
         if not line.text.strip() or columns[0] == DOCUMENT_START:
             if tokens:

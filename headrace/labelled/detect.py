@@ -24,7 +24,7 @@ def detect_format(path: Path, encoding: str = "auto") -> tuple[str, str]:
         return _BY_NAME[suffix], f"its name ends in {suffix}"
     with open_bytes(path) as reader:
         head = reader.read(DETECTION_BYTES)
-    text = head.decode(resolve_encoding(path, encoding, head), "replace").lstrip("\ufeff \t\r\n")
+    text = head.decode(resolve_encoding(path, encoding, head, "data"), "replace").lstrip("\ufeff \t\r\n")
     if not text:
         raise InputError(f"{path} is empty; leave it out.")
     if text[0] == "[" and re.match(r"\[\s*[{\]]", text):

@@ -19,7 +19,7 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 def whole_lines(path: Path, encoding: str, max_characters: int = MAX_LINE_CHARACTERS) -> Iterator[tuple[int, str]]:
     """(number, text) of each line, the pieces of a long one put together again."""
     pieces, num_characters = [], 0
-    for line in iter_lines(path, encoding):
+    for line in iter_lines(path, encoding, section="data"):
         pieces.append(line.text)
         num_characters += len(line.text)
         if num_characters > max_characters:

@@ -4,6 +4,7 @@ raw text -> normalisation, aligned -> Rust tokenizer without it -> (start, stop)
 """
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -46,6 +47,8 @@ class OffsetEncoder:
 
     def __init__(self, vocabulary: Vocabulary):
         self.vocabulary = vocabulary
+        if vocabulary.kind == "bins" or vocabulary.shared_characters:
+            return
         if vocabulary.kind == "wordpiece_mecab":
             self._alignment, self._tokenizer = Alignment(vocabulary.mecab_steps), vocabulary.backend
             return
@@ -59,6 +62,9 @@ class OffsetEncoder:
 
     def encode(self, texts: list[str]) -> list[Encoded]:
         ids = self.vocabulary.encode_batch(texts)
+        if self.vocabulary.kind == "bins" or self.vocabulary.shared_characters:
+            of = _numbers if self.vocabulary.kind == "bins" else _bases
+            return [of(text, np.array(each, np.int64)) for text, each in zip(texts, ids, strict=True)]
         aligned = [self._alignment.align(text) for text in texts]
         encodings = self._tokenizer.encode_batch([each.text for each in aligned], add_special_tokens=False)
         encoded = []
@@ -77,6 +83,20 @@ class OffsetEncoder:
             words = np.array([-1 if word is None else word for word in encoding.word_ids], np.int64)
             encoded.append(Encoded(np.array(expected, np.int64), starts, stops, words))
         return encoded
+
+
+def _numbers(text: str, ids: np.ndarray) -> Encoded:
+    spans = [found.span() for found in re.finditer(r"\S+", text)]
+    starts, stops = np.array(spans, np.int64).reshape(-1, 2).T
+    return Encoded(ids, starts, stops, np.arange(len(ids)))
+
+
+def _bases(text: str, ids: np.ndarray) -> Encoded:
+    """Of overlapping k-mers each counts for its first base, and the last for the rest."""
+    starts = np.arange(len(ids))
+    stops = starts + 1
+    stops[-1:] = len(text)
+    return Encoded(ids, starts, stops, np.zeros(len(ids), np.int64))
 
 
 def _raw_span(starts: list[int], stops: list[int], start: int, stop: int) -> tuple[int, int]:

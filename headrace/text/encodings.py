@@ -83,19 +83,21 @@ def _likeness(prefix: bytes, encoding: str) -> float:
     return (num_typical - num_half_kana) / max(len(text) - num_ascii, 1)
 
 
-def resolve_encoding(path: Path, encoding: str, prefix: bytes) -> str:
-    """`encoding` itself, or what the first bytes say when it is "auto"."""
+def resolve_encoding(path: Path, encoding: str, prefix: bytes, section: str = "text") -> str:
+    """`encoding` itself, or what the first bytes say when it is "auto"; `section` of the YAML is where the user set it."""
     if encoding != "auto":
         try:
             b"a".decode(encoding, "replace")
         except LookupError as error:
             known = "auto, utf-8, utf-16, cp932 (Shift-JIS), euc_jp, iso2022_jp, latin-1"
-            raise UserError(f"text.encoding = {encoding} is unknown; use {known} or another Python codec.") from error
+            raise UserError(
+                f"{section}.encoding = {encoding} is unknown; use {known} or another Python codec."
+            ) from error
         return codecs.lookup(encoding).name
     detected = detect_encoding(prefix)
     if detected is None:
         raise InputError(
             f"{path} does not look like text: it is neither UTF-8, UTF-16, Shift-JIS, EUC-JP nor ISO-2022-JP; "
-            "leave it out, or set text.encoding to the file's encoding."
+            f"leave it out, or set {section}.encoding to the file's encoding."
         )
     return detected

@@ -215,7 +215,11 @@ def open_bytes(path: str | Path) -> ByteReader:
 
 
 def iter_lines(
-    path: str | Path, encoding: str = "auto", errors: str = "strict", counts: Counter | None = None
+    path: str | Path,
+    encoding: str = "auto",
+    errors: str = "strict",
+    counts: Counter | None = None,
+    section: str = "text",
 ) -> Iterator[Line]:
     """The lines of a file, numbered from 1; one over PIECE_CHARACTERS comes in pieces of which only the last `ends`.
 
@@ -225,8 +229,8 @@ def iter_lines(
         raise UserError(f"text.invalid_bytes = {errors} is not allowed; use {', '.join(ERRORS)}.")
     with open_bytes(path) as reader:
         prefix = reader.read(DETECTION_BYTES)
-        name = resolve_encoding(reader.path, encoding, prefix)
-        judge = _Judge(reader.path, name, errors, Counter() if counts is None else counts)
+        name = resolve_encoding(reader.path, encoding, prefix, section)
+        judge = _Judge(reader.path, name, errors, Counter() if counts is None else counts, section)
         chunks = _with_first(prefix, reader)
         if name not in ("utf-8", "utf-8-sig", "ascii"):
             chunks = _to_utf8(chunks, name)
@@ -255,8 +259,8 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
 class _Judge:
     """Decodes UTF-8 and applies the policy for invalid bytes; None means the text is dropped."""
 
-    def __init__(self, path: Path, encoding: str, errors: str, counts: Counter):
-        self.path, self.encoding, self.errors, self.counts = path, encoding, errors, counts
+    def __init__(self, path: Path, encoding: str, errors: str, counts: Counter, section: str):
+        self.path, self.encoding, self.errors, self.counts, self.section = path, encoding, errors, counts, section
 
     def decode(self, raw: bytes, number: int, num_bytes_before: int = 0) -> str | None:
         try:
@@ -282,7 +286,8 @@ class _Judge:
             found = ord(raw[error.start :].decode("utf-8", "surrogatepass")[0]) - 0xDC00
         return InputError(
             f"{self.path}:{number}: byte {offset} of the line (0x{found:02x}) is not valid {self.encoding}; "
-            "set text.encoding to the file's real encoding, or text.invalid_bytes to replace or skip."
+            f"set {self.section}.encoding to the file's real encoding"
+            + (", or text.invalid_bytes to replace or skip." if self.section == "text" else ".")
         )
 
 

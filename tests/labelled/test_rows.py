@@ -175,6 +175,15 @@ def test_bad_input_is_named(file, name, content, says):
     assert says in str(error.value)
 
 
+@pytest.mark.parametrize("name, format", [("a.jsonl", "auto"), ("a.txt", "auto"), ("a.txt", "conll")])
+def test_a_wrong_encoding_names_the_key_of_labelled_data(file, name, format):
+    path = file(name, "[東京]\tO\n".encode("cp932"))
+    with pytest.raises(InputError, match=r"set data\.encoding to the file's real encoding\."):
+        list(read_rows([path], format, "utf-8") if format != "auto" else read_rows([path], "jsonl", "utf-8"))
+    with pytest.raises(UserError, match=r"data\.encoding = utf8x is unknown"):
+        list(read_rows([path], format, "utf8x"))
+
+
 def test_wrong_format_is_refused_at_the_call(file):
     with pytest.raises(UserError, match=r"data\.format = jsnol is unknown.*did you mean jsonl"):
         read_rows([file("a.jsonl", '{"a": 1}')], format="jsnol")

@@ -144,3 +144,38 @@ def test_tags_and_back_through_a_real_vocabulary(tmp_path):
         tags, kept = tags_of_entities(tokens, entities)
         assert kept == entities == entities_of_tags(text, tokens, tags)
         assert json.loads(json.dumps(entities)) == [list(entity) for entity in entities]
+
+
+@pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
+def test_predicted_entities_are_those_of_the_pipeline(tmp_path, kind):
+    import torch
+    from transformers import AutoTokenizer, BertConfig, BertForTokenClassification, pipeline
+
+    sentences = [
+        "山田は東京の学生です。",
+        "The old town has a river.",
+        "大阪 と 東京 の ガス会社が行った。",
+        "a river town",
+    ]
+    vocabulary, _ = train_vocabulary(sentences * 9, tmp_path / "v", kind=kind, size=44 if kind == "unigram" else 75)
+    torch.manual_seed(0)
+    labels = ["O", "B-a", "I-a", "B-b", "I-b"]
+    config = BertConfig(
+        vocab_size=vocabulary.size, hidden_size=16, num_hidden_layers=1, num_attention_heads=1, intermediate_size=16,
+        initializer_range=1.0, id2label=dict(enumerate(labels)), label2id={label: i for i, label in enumerate(labels)},
+    )  # fmt: skip
+    model = BertForTokenClassification(config).eval()
+    tokenizer = AutoTokenizer.from_pretrained(vocabulary.folder)
+    theirs = pipeline("token-classification", model=model, tokenizer=tokenizer, aggregation_strategy="simple")
+    number = 0
+    for text in sentences:
+        (tokens,) = encode_with_offsets(vocabulary, [text])
+        with torch.no_grad():
+            ids = torch.tensor([[vocabulary.cls_id, *tokens.ids, vocabulary.sep_id]])
+            best = model(input_ids=ids).logits[0, 1:-1].argmax(-1)
+        entities = entities_of_tags(text, tokens, [labels[i] for i in best])
+        found = [(text[e["start"] : e["end"]].strip(), e["entity_group"]) for e in theirs(text)]
+        found = [entity for entity in found if entity[0]]  # the ▁ before a sentence may be an entity of the pipeline's
+        assert [(text[start:stop], type) for start, stop, type in entities] == found
+        number += len(found)
+    assert number > 8
