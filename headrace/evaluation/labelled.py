@@ -66,8 +66,8 @@ def outputs_of(
     chunks = [features[start : start + BATCH_EXAMPLES] for start in range(0, len(features), BATCH_EXAMPLES)]
     batches = (make_batch(chunk, rule) for chunk in chunks)
 
-    def outputs(microbatch: Microbatch, _: RunHead) -> list[np.ndarray]:
-        return task.outputs(model, microbatch, precision.device)
+    def outputs(microbatch: Microbatch, run_head: RunHead) -> list[np.ndarray]:
+        return task.outputs(model, microbatch, precision.device, run_head)
 
     found: list[np.ndarray] = []
     with progress("Predicting", len(features), "examples") as meter:

@@ -64,7 +64,7 @@ def plan_run(
         device=precision.device,
     )
     works = [
-        Work(f"phase {i}", phase.batch_size, phase.sequence_length, max(1, phase.steps))
+        Work(f"phase {i}", phase.batch_size * rows_each(params), phase.sequence_length, max(1, phase.steps))
         for i, phase in enumerate(params.training.phases)
     ]
     device = params.device
@@ -121,6 +121,11 @@ def store_folder(params: Params) -> Path:
     return params.device.store or params.run.folder / "store"
 
 
+def rows_each(params: Params) -> int:
+    """Rows of a batch that are one example."""
+    return labelled_task_of(params).rows_each(params) if params.data is not None else 1
+
+
 def has_mask(params: Params) -> bool:
     """Whether full microbatches have an attention mask: decoders whose windows are not packed need none."""
     return params.task.kind != "causal_lm" or params.task.isolate_documents
@@ -128,6 +133,8 @@ def has_mask(params: Params) -> bool:
 
 def full_microbatch(params: Params, task: Task, config: PretrainedConfig, examples: int, length: int) -> Any:
     """A microbatch as full as can be: every slot a token, every row masked apart, as many targets as there may be."""
+    each = rows_each(params)
+    examples = -(-examples // each) * each
     masked, labelled = params.task.kind == "masked_lm", params.data is not None
     most = max((phase.max_predictions or 0 for phase in params.training.phases), default=0)
     a_row = min(most or math.ceil(params.task.mask_rate * length), length) if masked else length

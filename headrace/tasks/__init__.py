@@ -13,7 +13,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from headrace.labelled.features import Feature
 from headrace.labelled.row import Row
 from headrace.params import Params, PhaseParams
-from headrace.tasks import causal_lm, classification, masked_lm
+from headrace.tasks import causal_lm, classification, completion, masked_lm, multiple_choice
 from headrace.text.batches import Batch, MakesBatches, Microbatch
 from headrace.text.examples import ExampleRule
 from headrace.text.vocabulary import Vocabulary
@@ -107,6 +107,10 @@ class LabelledTask(Task, Protocol):
         """The labels that occur, in the order of the model's outputs; None: the task has none."""
         ...
 
+    def rows_each(self, params: Params) -> int:
+        """Rows of a feature."""
+        ...
+
     def features(
         self, examples: Sequence[Any], params: Params, vocabulary: Vocabulary, length: int, notes: Counter[str]
     ) -> list[Feature]:
@@ -114,11 +118,11 @@ class LabelledTask(Task, Protocol):
         was cut or left out, by reason. Raises UserError for an unknown label."""
         ...
 
-    def full_labels(self, params: Params, num_examples: int) -> np.ndarray:
+    def full_labels(self, params: Params, num_rows: int) -> np.ndarray:
         """Labels of a microbatch that is only measured."""
         ...
 
-    def outputs(self, model: Any, microbatch: Microbatch, device: torch.device) -> list[np.ndarray]:
+    def outputs(self, model: Any, microbatch: Microbatch, device: torch.device, run_head: RunHead) -> list[np.ndarray]:
         """What the model says of each feature of the microbatch."""
         ...
 
@@ -141,7 +145,12 @@ class LabelledTask(Task, Protocol):
 
 
 _TEXT: dict[str, TextTask] = {"masked_lm": masked_lm, "causal_lm": causal_lm}
-_LABELLED: dict[str, LabelledTask] = {"classification": classification, "regression": classification}
+_LABELLED: dict[str, LabelledTask] = {
+    "classification": classification,
+    "regression": classification,
+    "multiple_choice": multiple_choice,
+    "causal_lm": completion,
+}
 
 
 def task_of(params: Params) -> Task:

@@ -116,7 +116,7 @@ def training_loss(
         nll = summed_nll(_head_of(model), hidden.index_select(0, targets), target_ids)
         return nll / batch.target_divisor, nll.detach()[None]
 
-    return run_head(head, *_encode(model, microbatch, device))
+    return run_head(head, *encode(model, microbatch, device))
 
 
 def losses(sums: Sequence[float], batch: Batch) -> dict[str, float | None]:
@@ -137,7 +137,7 @@ def evaluation_sums(
             found[1] += int((logits.argmax(-1) == ids).sum())
         return found
 
-    return run_head(head, *_encode(model, microbatch, device))
+    return run_head(head, *encode(model, microbatch, device))
 
 
 def guesses(
@@ -154,7 +154,7 @@ def guesses(
             log_likelihoods.append(-F.cross_entropy(logits, true, reduction="none"))
         return torch.cat(ids), torch.cat(log_likelihoods)
 
-    return run_head(head, *_encode(model, microbatch, device))
+    return run_head(head, *encode(model, microbatch, device))
 
 
 def figures(sums: Sequence[float], num_examples: int, num_targets: int, num_pairs: int) -> dict[str, float | None]:
@@ -184,6 +184,16 @@ def _nll(lm_head: nn.Module, hidden: Tensor, target_ids: Tensor) -> Tensor:
     return F.cross_entropy(lm_head(hidden).float(), target_ids, reduction="sum")
 
 
+def token_nlls(model: PreTrainedModel, hidden: Tensor, target_ids: Tensor) -> Tensor:
+    """For each hidden state (M, H), without gradients: nats of its target, and whether it is the first guess, (M, 2)."""
+    lm_head, found = _head_of(model), []
+    for rows, ids in _chunks(lm_head, hidden, target_ids):
+        logits = lm_head(rows).float()
+        right = (logits.argmax(-1) == ids).float()
+        found.append(torch.stack([F.cross_entropy(logits, ids, reduction="none"), right], 1))
+    return torch.cat(found)
+
+
 def _chunks(lm_head: nn.Module, hidden: Tensor, target_ids: Tensor) -> list[tuple[Tensor, Tensor]]:
     num_rows = max(1, CHUNK_BYTES // (4 * lm_head.out_features))  # pyright: ignore[reportOperatorIssue]
     return list(zip(hidden.split(num_rows), target_ids.split(num_rows), strict=True))
@@ -195,7 +205,7 @@ def _head_of(model: PreTrainedModel) -> nn.Module:
     return lm_head
 
 
-def _encode(model: PreTrainedModel, microbatch: Microbatch, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+def encode(model: PreTrainedModel, microbatch: Microbatch, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Hidden states (R * T, H), predicting positions and target ids on the device."""
     input_ids, targets, target_ids = (
         torch.from_numpy(array).to(device, non_blocking=True)

@@ -78,6 +78,10 @@ def labels(examples: Sequence[Example], params: Params) -> list[str] | None:
     return sorted(found, key=int) if whole else sorted(found)
 
 
+def rows_each(params: Params) -> int:
+    return 1
+
+
 def features(
     examples: Sequence[Example], params: Params, vocabulary: Vocabulary, length: int, notes: Counter[str]
 ) -> list[Feature]:
@@ -118,9 +122,9 @@ def freeze_unused(model: Any, params: Params) -> None:
     """All weights are used."""
 
 
-def full_labels(params: Params, num_examples: int) -> np.ndarray:
+def full_labels(params: Params, num_rows: int) -> np.ndarray:
     """Labels of a batch that is only measured."""
-    return np.zeros(num_examples, np.float64 if params.task.kind == "regression" else np.int64)
+    return np.zeros(num_rows, np.float64 if params.task.kind == "regression" else np.int64)
 
 
 def training_loss(
@@ -140,7 +144,9 @@ def losses(sums: Sequence[float], batch: Batch) -> dict[str, float | None]:
     return {"label_loss": sums[0] / batch.num_examples}
 
 
-def outputs(model: PreTrainedModel, microbatch: Microbatch, device: torch.device) -> list[np.ndarray]:
+def outputs(
+    model: PreTrainedModel, microbatch: Microbatch, device: torch.device, run_head: Any = None
+) -> list[np.ndarray]:
     """Logits (K,) of each feature."""
     return list(model(**inputs_of(model, microbatch, device)).logits.float().cpu().numpy())
 

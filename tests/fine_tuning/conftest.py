@@ -22,7 +22,17 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Hugging Face folder: a masked language model of random weights and a WordPiece tokenizer of characters and words."""
     folder = tmp_path_factory.mktemp("pretrained")
     characters = sorted({c for word in (*GOOD, *BAD, *OTHER) for c in word} | set("ガABab0123456789アイ\u3099"))
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *characters, *(f"##{c}" for c in characters), "great", "awful"]
+    pieces = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *characters,
+        *(f"##{c}" for c in characters),
+        "great",
+        "awful",
+    ]
     (folder / "vocab.txt").write_text("\n".join(pieces), "utf-8")
     tokenizer = BertTokenizerFast(str(folder / "vocab.txt"), do_lower_case=False, strip_accents=False)
     tokenizer.save_pretrained(folder)

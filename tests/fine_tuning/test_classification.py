@@ -88,7 +88,9 @@ def test_training_equals_a_loop_written_by_hand(job, kind):
     np.testing.assert_allclose(recorded, losses, rtol=1e-6)
     found = weights_after(params)
     for name, parameter in model.named_parameters():
-        torch.testing.assert_close(found[name], parameter, rtol=0, atol=2e-6, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            found[name], parameter, rtol=0, atol=2e-6, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 def test_a_run_learns_and_predicts_as_the_pipeline_does(job, tmp_path):
