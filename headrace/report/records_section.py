@@ -38,6 +38,6 @@ def record_facts(params: Params, report: dict[str, Any]) -> list[tuple[str, str]
                        f"{escape(str(each.get('layout', '–')))}")
         for name, each in inputs.items()
     ]  # fmt: skip
-    per = "masked or next tokens" if params.task.loss_per == "target" else "examples"
-    weight = f" × {params.task.loss_weight:g}" if params.task.loss_weight != 1.0 else ""
-    return [*facts, ("Loss", f"summed over tokens, / {per} of the batch{weight}")]
+    divisor = "their number" if params.task.loss_per == "target" else "the batch's examples"
+    weight = f", × {params.task.loss_weight:g}" if params.task.loss_weight != 1.0 else ""
+    return [*facts, ("Loss", f"summed over predicted tokens, divided by {divisor}{weight}")]

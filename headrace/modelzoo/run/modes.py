@@ -52,7 +52,9 @@ def _check(job: Job) -> None:
     """--validate_only and --compile_only: everything that would be refused later, and the plan."""
     if job.mode in ("train", "train_and_eval"):
         _say_input(job.open_train())
-    if job.mode != "train" or job.translation.eval_input is not None:
+    if job.mode == "predict":
+        _say_input(job.open_predict().input)
+    elif job.mode != "train" or job.translation.eval_input is not None:
         _say_input(job.open_eval().input)
     size = job.params.text.vocabulary.size
     model, segments = planned_model(job.params, size)
