@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import UserError
+from headrace.evaluation.generate import open_writer
 from headrace.evaluation.labelled import outputs_of
 from headrace.evaluation.open_checkpoint import open_to_evaluate
 from headrace.labelled.row import Row
@@ -40,34 +41,55 @@ def predict_stage(params: Params, inputs: list[str], output: Path) -> None:
     run = RunFolder(params.run.folder)
     folder = model_folder(run.root)
     params = _as_trained(params, run)
-    task, data, length = labelled_task_of(params), data_of(params), evaluation_length(params)
+    data, writes = data_of(params), params.task.kind == "causal_lm"
     partial, state = output.with_name(output.name + ".partial"), output.with_name(output.name + ".partial.json")
     done = _done(partial, state, {"model": str(folder), "inputs": files_of(expand_paths(inputs))})
     if done:
         say(f"{partial}: holds {done:,} predictions; going on behind them")
-    vocabulary, precision = open_vocabulary(run.tokenizer), choose_precision(params)
-    opened, room = open_to_evaluate(params, run, folder, precision, length)
     count = done
-    try:
-        with partial.open("ab") as file:
-            for rows in _chunks(islice(read_rows(inputs, data.format, data.encoding), done, None)):
-                examples = [task.parse(row, params, need_label=False) for row in rows]
-                asked = encode(params, vocabulary, examples, length)
-                outputs = outputs_of(params, opened.model, asked.features, precision, length, opened.streaming, room)
-                found = task.predictions(outputs, asked.features, examples, params)
-                lines = [
-                    json.dumps({**row.fields, "prediction": each}, ensure_ascii=False) + "\n"
-                    for row, each in zip(rows, found, strict=True)
-                ]
-                file.write("".join(lines).encode())
-                file.flush()
-                os.fsync(file.fileno())
-                count += len(rows)
-    finally:
-        opened.close()
+    rows = islice(read_rows(inputs, data.format, data.encoding), done, None)
+    with partial.open("ab") as file:
+        for chosen, found in _completed(params, folder, rows) if writes else _predicted(params, run, folder, rows):
+            lines = [
+                json.dumps({**row.fields, "prediction": each}, ensure_ascii=False) + "\n"
+                for row, each in zip(chosen, found, strict=True)
+            ]
+            file.write("".join(lines).encode())
+            file.flush()
+            os.fsync(file.fileno())
+            count += len(chosen)
     partial.replace(output)
     state.unlink()
     say(f"{output}: {count:,} predictions of {folder}")
+
+
+def _predicted(
+    params: Params, run: RunFolder, folder: Path, rows: Iterator[Row]
+) -> Iterator[tuple[list[Row], list[dict[str, Any]]]]:
+    """Rows, some at a time, with what the model says of them."""
+    task, length = labelled_task_of(params), evaluation_length(params)
+    vocabulary, precision = open_vocabulary(run.tokenizer), choose_precision(params)
+    opened, room = open_to_evaluate(params, run, folder, precision, length)
+    try:
+        for chosen in _chunks(rows, ROWS_AT_ONCE):
+            examples = [task.parse(row, params, need_label=False) for row in chosen]
+            asked = encode(params, vocabulary, examples, length)
+            outputs = outputs_of(params, opened.model, asked.features, precision, length, opened.streaming, room)
+            yield chosen, task.predictions(outputs, asked.features, examples, params)
+    finally:
+        opened.close()
+
+
+def _completed(params: Params, folder: Path, rows: Iterator[Row]) -> Iterator[tuple[list[Row], list[dict[str, Any]]]]:
+    """Rows, one at a time, with the completion the model writes: always the likeliest token."""
+    task, length = labelled_task_of(params), evaluation_length(params)
+    writer = open_writer(folder, params.device.memory, length)
+    try:
+        for [row] in _chunks(rows, 1):
+            prompt = task.parse(row, params, need_label=False).prompt
+            yield [row], [{"completion": "".join(writer.write(prompt, length))}]
+    finally:
+        writer.close()
 
 
 def _as_trained(params: Params, run: RunFolder) -> Params:
@@ -105,6 +127,6 @@ def _done(partial: Path, state: Path, source: dict[str, Any]) -> int:
     return 0
 
 
-def _chunks(rows: Iterator[Row]) -> Iterator[list[Row]]:
-    while chosen := list(islice(rows, ROWS_AT_ONCE)):
+def _chunks(rows: Iterator[Row], size: int) -> Iterator[list[Row]]:
+    while chosen := list(islice(rows, size)):
         yield chosen

@@ -25,21 +25,34 @@ def curves_section(params: Params, metrics: Records, evaluations: Records) -> st
         svg = line_chart(series, boundaries=boundaries, last_x=last_step, **options)
         return f"<figure><h3>{title}</h3><p>{note}</p>{legend(series)}{svg}</figure>" if svg else ""
 
+    labelled = params.data is not None
     clip = params.training.optimizer.max_gradient_norm
     figures = [
         chart(
             "Training loss",
             "In nats, lower is better. Faint: each record; strong: running mean.",
-            {"masked_lm_loss": "masked LM", "next_sentence_loss": "next sentence", "next_token_loss": "next token"},
+            {
+                "masked_lm_loss": "masked LM",
+                "next_sentence_loss": "next sentence",
+                "next_token_loss": "next token",
+                "label_loss": "task",
+            },
             smooth=True,
         ),
         chart(
-            "Accuracy on held-out text",
-            "Share of hidden or next tokens (and of sentence pairs) told rightly.",
+            "Accuracy on held-out rows" if labelled else "Accuracy on held-out text",
+            "Share told rightly, by each figure of the task."
+            if labelled
+            else "Share of hidden or next tokens (and of sentence pairs) told rightly.",
             {
                 "eval/accuracy_masked_lm": "masked LM",
                 "eval/accuracy_cls": "next sentence",
-                "eval/accuracy": "next token",
+                "eval/accuracy": "accuracy" if labelled else "next token",
+                "eval/f1": "F1",
+                "eval/f1_macro": "F1, mean over labels",
+                "eval/exact_match": "exact match",
+                "eval/spearman": "Spearman",
+                "eval/rouge1": "ROUGE-1",
             },
             evaluations,
             percent=True,
@@ -51,6 +64,9 @@ def curves_section(params: Params, metrics: Records, evaluations: Records) -> st
             evaluations,
             log=True,
         ),
+        chart("Loss on held-out rows", "In nats, lower is better.", {"eval/loss": "loss"}, evaluations)
+        if labelled
+        else "",
         chart(
             "Learning rate",
             "Size of an update, by the schedule of each phase.",

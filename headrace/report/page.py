@@ -16,6 +16,7 @@ from headrace.report import charts
 from headrace.report.curves import curves_section
 from headrace.report.input_section import input_section, text_facts
 from headrace.report.inspect import count_parameters
+from headrace.report.labelled_section import labelled_cards, labelled_section
 from headrace.report.pieces import card, fact_list, figure, join, rough_duration, table
 from headrace.report.plan_section import plan_section
 from headrace.report.recorded import Records, last_of_each_step, number, points, read_dict, read_list
@@ -23,6 +24,7 @@ from headrace.report.records_section import record_facts, records_section
 from headrace.report.samples_section import samples_section
 from headrace.report.style import CSS
 from headrace.run_folder import RunFolder
+from headrace.tasks import labelled_task_of
 from headrace.text.tokens import write_atomically
 from headrace.training.optimizers import describe_optimizer
 from headrace.training.records import read_records
@@ -36,14 +38,13 @@ def write_report(params: Params, run: RunFolder, input_report: dict[str, Any]) -
     samples = read_list(run.samples)
     sections = [
         _head(params, run, metrics),
-        _headline(metrics, evaluations, input_report),
+        _headline(params, metrics, evaluations, input_report),
+        labelled_section(params, run) if params.data is not None else "",
         samples_section(samples, params.text.language),
         _what(params, run, metrics, input_report),
         curves_section(params, metrics, evaluations),
         plan_section(read_dict(run.plan)),
-        records_section(input_report)
-        if "records" in input_report
-        else input_section(input_report, read_list(run.phases), params.text.language),
+        _input(params, run, input_report),
         _details(params, run),
     ]
     title = f"{run.root.name}: training report"
@@ -77,8 +78,19 @@ def _head(params: Params, run: RunFolder, metrics: Records) -> str:
     return f"<header><h1>{escape(run.root.name)}</h1><p>Headrace training report · {state}</p>{when}</header>"
 
 
-def _headline(metrics: Records, evaluations: Records, report: dict[str, Any]) -> str:
+def _input(params: Params, run: RunFolder, report: dict[str, Any]) -> str:
+    if params.data is not None:
+        return ""
+    if "records" in report:
+        return records_section(report)
+    return input_section(report, read_list(run.phases), params.text.language)
+
+
+def _headline(params: Params, metrics: Records, evaluations: Records, report: dict[str, Any]) -> str:
     cards = []
+    if params.data is not None:
+        metric = params.evaluation.metric or labelled_task_of(params).metric(params)
+        return f'<section class="cards">{"".join(labelled_cards(params, evaluations, metric) + _speed_cards(metrics))}</section>'
     last = evaluations[-1] if evaluations else {}
     if (accuracy := number(last, "eval/accuracy_masked_lm")) is not None:
         n = f"n = {last.get('n_predicted_tokens', 0):,}, in {last.get('n_examples', 0):,} held-out examples"
@@ -119,11 +131,16 @@ def _headline(metrics: Records, evaluations: Records, report: dict[str, Any]) ->
         cards.append(card("Accuracy", "–", f"not evaluated: {why}, or training has not got there"))
     if (unknown := number(report, "unknown_token_rate")) is not None:
         cards.append(card("Unknown tokens", f"{unknown:.2%}", "of the text the vocabulary has no token for"))
+    return f'<section class="cards">{"".join(cards + _speed_cards(metrics))}</section>'
+
+
+def _speed_cards(metrics: Records) -> list[str]:
+    cards = []
     if speeds := [y for _, y in points(metrics, "tokens_per_s")]:
         cards.append(card("Speed", f"{statistics.median(speeds):,.0f}", "tokens a second in training (median)"))
     if seconds := sum(y for _, y in points(metrics, "interval_s")):
         cards.append(card("Training time", rough_duration(seconds), "evaluation left out"))
-    return f'<section class="cards">{"".join(cards)}</section>'
+    return cards
 
 
 def _what(params: Params, run: RunFolder, metrics: Records, report: dict[str, Any]) -> str:
@@ -144,6 +161,8 @@ def _what(params: Params, run: RunFolder, metrics: Records, report: dict[str, An
     ]
     on_records = "records" in report
     source, data = ("Records", record_facts(params, report)) if on_records else ("Text", text_facts(params, report))
+    if params.data is not None:
+        source, data = "Rows", _row_facts(params, run)
     rows = []
     for i, phase in enumerate(params.training.phases):
         here = [record for record in metrics if record.get("phase") == i]
@@ -175,6 +194,21 @@ def _what(params: Params, run: RunFolder, metrics: Records, report: dict[str, An
         f'<div class="two"><div><h3>Model</h3>{fact_list(model)}</div><div><h3>{source}</h3>{fact_list(data)}</div></div>'
         f"<h3>Phases</h3>{table(headings, rows)}</section>"
     )
+
+
+def _row_facts(params: Params, run: RunFolder) -> list[tuple[str, str]]:
+    data = params.data
+    assert data is not None
+    first = next(iter(read_list(run.phases)), {})
+    notes = [f"{count:,} {escape(reason)}" for reason, count in first.get("notes", {}).items() if count]
+    labels = ", ".join((data.labels or [])[:12]) + (" …" if len(data.labels or []) > 12 else "")
+    return [
+        ("Task", escape(params.task.kind)),
+        ("Trains on", f"{first.get('rows', 0):,} rows of {escape(', '.join(data.train))}"),
+        ("Evaluated on", escape(", ".join(data.evaluation) or f"{data.held_out:.0%} of them, which never train")),
+        ("Labels", f"{len(data.labels):,}: {escape(labels)}" if data.labels else "–"),
+        ("Not whole", "; ".join(notes) or "nothing was cut"),
+    ]
 
 
 def _details(params: Params, run: RunFolder) -> str:

@@ -13,7 +13,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from headrace.labelled.features import Feature
 from headrace.labelled.row import Row
 from headrace.params import Params, PhaseParams
-from headrace.tasks import causal_lm, classification, completion, masked_lm, multiple_choice
+from headrace.tasks import causal_lm, classification, completion, masked_lm, multiple_choice, summarization
 from headrace.text.batches import Batch, MakesBatches, Microbatch
 from headrace.text.examples import ExampleRule
 from headrace.text.vocabulary import Vocabulary
@@ -149,6 +149,7 @@ _LABELLED: dict[str, LabelledTask] = {
     "classification": classification,
     "regression": classification,
     "multiple_choice": multiple_choice,
+    "summarization": summarization,
     "causal_lm": completion,
 }
 

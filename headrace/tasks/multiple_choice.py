@@ -133,7 +133,7 @@ def outputs(
 
 def _logits(model: PreTrainedModel, microbatch: Microbatch, device: torch.device) -> Tensor:
     """(E, C) fp32."""
-    count = model.config.num_labels
+    count = model.config.num_labels or 1
     inputs = {name: value.unflatten(0, (-1, count)) for name, value in inputs_of(model, microbatch, device).items()}
     return model(**inputs).logits.float()
 

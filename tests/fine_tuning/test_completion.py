@@ -1,5 +1,6 @@
 """Completions of prompts: the loss is that of the completion alone, and cut texts keep what is to be learnt."""
 
+import json
 from collections import Counter
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from conftest import write_rows
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from headrace.cli.predict_stage import predict_stage
 from headrace.cli.stages import run_stages
 from headrace.labelled.features import FeatureRule, make_batch
 from headrace.run_folder import RunFolder
@@ -76,3 +78,18 @@ def test_a_run_ends_with_a_perplexity(job, decoder, tmp_path):
     first, last = (read_records(RunFolder(params.run.folder).evaluations)[i] for i in (0, -1))
     assert last["eval/perplexity"] == pytest.approx(np.exp(last["eval/loss"]))
     assert last["eval/loss"] < first["eval/loss"] and last["n_predicted_tokens"] > last["n_examples"]
+
+
+def test_predict_writes_completions(job, decoder, tmp_path):
+    """What is written is what transformers' greedy generation writes."""
+    params = params_of(job, decoder, tmp_path)
+    run_stages(params)
+    inputs, output = write_rows(tmp_path / "in.jsonl", [{"prompt": "1+2="}, {"prompt": "5+4="}]), tmp_path / "out.jsonl"
+    predict_stage(params, [str(inputs)], output)
+    found = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
+    folder = RunFolder(params.run.folder).best
+    model, vocabulary = GPT2LMHeadModel.from_pretrained(folder).eval(), open_vocabulary(folder.resolve())
+    for row in found:
+        ids = torch.tensor([[vocabulary.sep_id, *vocabulary.encode_batch([row["prompt"]])[0]]])
+        written = model.generate(ids, max_new_tokens=32, do_sample=False)[0, ids.shape[1] :].tolist()
+        assert row["prediction"]["completion"] == vocabulary.decode(written)
