@@ -20,6 +20,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from headrace.errors import UserError
+from headrace.models.adapter_names import PREFIX, WEIGHTS, base_folder, file_names, original_of
 from headrace.text.vocabulary import Extension
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
@@ -133,15 +134,23 @@ def open_weights(
     Raises UserError when there are no safetensors files, when nothing in them is the model's, and when what is there cannot
     be taken as it is."""
     stored = stored_tensors(folder)
-    taken = _names_as_transformers(folder, stored, model) if isinstance(model, PreTrainedModel) else stored
+    in_files = file_names(model)
+    taken = _names_as_transformers(folder, stored, model, in_files) if isinstance(model, PreTrainedModel) else stored
+    has_adapter = (folder / WEIGHTS).is_file()
     groups: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        groups.setdefault(id(parameter), []).append(name)
+        group = groups.setdefault(id(parameter), [])
+        group.append(in_files.get(name, name))
+        if (original := original_of(name)) is not None and not has_adapter:
+            group.append(in_files.get(original, original))
     found: dict[str, Stored] = {}
     new: list[str] = []
     for name, parameter in model.named_parameters():
         tensor = next((taken[other] for other in groups[id(parameter)] if other in taken), None)
         if tensor is None:
+            if has_adapter or not in_files.get(name, name).startswith(PREFIX):  # an adapter begins with its run
+                new.append(in_files.get(name, name))
+        elif tensor.shape != tuple(parameter.shape) or tensor.dtype not in DTYPES:
             new.append(name)
         elif tensor.dtype not in DTYPES or (
             tensor.shape != tuple(parameter.shape) and not grows(tensor, tuple(parameter.shape), extension)
@@ -168,7 +177,13 @@ def open_weights(
 
 
 def stored_tensors(folder: Path) -> dict[str, Stored]:
-    """Every tensor of a folder's safetensors files, by its name there. Raises UserError."""
+    """Every tensor of a folder's safetensors files, by its name there; of an adapter's folder also those of the model under
+    it, wherever they are. Raises UserError."""
+    stored = _model_tensors(base_folder(folder))
+    return stored | _in_file(folder / WEIGHTS) if (folder / WEIGHTS).is_file() else stored
+
+
+def _model_tensors(folder: Path) -> dict[str, Stored]:
     index = folder / INDEX
     if not index.is_file():
         if (folder / SINGLE).is_file():
@@ -218,9 +233,11 @@ def _in_file(path: Path) -> dict[str, Stored]:
     return found
 
 
-def _names_as_transformers(folder: Path, stored: Mapping[str, Stored], model: PreTrainedModel) -> dict[str, Stored]:
-    """Tensors by the names the model has for them; those it has none for keep theirs."""
-    names = model.state_dict()
+def _names_as_transformers(
+    folder: Path, stored: Mapping[str, Stored], model: PreTrainedModel, in_files: Mapping[str, str]
+) -> dict[str, Stored]:
+    """Tensors by the names that files of the model have for them now; those it has none for keep theirs."""
+    names = {in_files.get(name, name): value for name, value in model.state_dict().items()}
     rules = get_model_conversion_mapping(model)
     renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
     converters = [rule for rule in rules if isinstance(rule, WeightConverter)]

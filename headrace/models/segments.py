@@ -7,12 +7,13 @@ weight used by several segments (BERT's word embeddings are also its output laye
 others borrow it.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from torch import nn
 
 from headrace.errors import UserError
+from headrace.models.adapter_names import file_names
 
 # What cannot be found: modules outside the blocks that one function of the task runs together.
 TOGETHER = {"bert": {"head": ("bert.pooler", "cls")}}
@@ -27,6 +28,8 @@ class Segment:
     modules: tuple[str, ...]
     parameters: dict[str, nn.Parameter]
     borrowed: tuple[str, ...] = ()
+    stored_as: Mapping[str, str] = field(default_factory=dict)
+    """What files call those of its parameters that they do not call as the model does."""
 
 
 def segments_of(model: nn.Module) -> list[Segment]:
@@ -44,6 +47,7 @@ def segments_of(model: nn.Module) -> list[Segment]:
         )
     owner: dict[int, str] = {}
     segments = []
+    in_files = file_names(model)
     for name, paths in _merged(model, lists):
         parameters: dict[str, nn.Parameter] = {}
         borrowed: list[str] = []
@@ -54,10 +58,11 @@ def segments_of(model: nn.Module) -> list[Segment]:
                     parameters[key] = parameter
                 elif owner[id(parameter)] not in parameters:
                     borrowed.append(owner[id(parameter)])
-        segments.append(Segment(name, paths, parameters, tuple(dict.fromkeys(borrowed))))
+        stored_as = {key: in_files[key] for key in parameters if key in in_files}
+        segments.append(Segment(name, paths, parameters, tuple(dict.fromkeys(borrowed)), stored_as))
     rest = {name: parameter for name, parameter in model.named_parameters() if id(parameter) not in owner}
     if rest:  # owned by modules around the blocks (a class token, say): used between segments, so always at hand
-        segments.append(Segment("rest", (), rest))
+        segments.append(Segment("rest", (), rest, stored_as={key: in_files[key] for key in rest if key in in_files}))
     return segments
 
 

@@ -243,12 +243,18 @@ def _stage(sizes: Sizes, works: Sequence[Work], choice: Choice, fits: Callable[[
     """Read the state that the next step begins with while this one ends, where that fits: of two segments, or one."""
     if not choice.streams or choice.prefetch == 0:
         return choice
-    first = min((sizes.first_states(choice.placements, work)[:2] for work in works), key=len)
+    first = min((_up_to_two(sizes.first_states(choice.placements, work)) for work in works), key=len)
     for count in range(len(first), 0, -1):
         staged = replace(choice, stage_bytes=sum(first[:count]))
         if fits(staged):
             return staged
     return choice
+
+
+def _up_to_two(state_bytes: Sequence[int]) -> list[int]:
+    """The first ones with at most two that are not 0: frozen segments have no state to wait for."""
+    with_state = [i for i, size in enumerate(state_bytes) if size]
+    return list(state_bytes[: with_state[2]] if len(with_state) > 2 else state_bytes)
 
 
 def _keep_on_host(sizes: Sizes, works: Sequence[Work], choice: Choice, ram_bytes: int | None) -> Choice:

@@ -33,6 +33,8 @@ class Footprint:
     """One microbatch at one visit of a segment."""
 
     segment: int
+    goes_back: bool
+    """Whether there is a backward: something in it or before it trains."""
     input_bytes: int
     """Inputs that need a gradient: what stays under `recompute`."""
     output_bytes: int
@@ -268,6 +270,7 @@ class _Measuring:
         spilled = [size for key, size in saved.items() if key not in stay and size >= SMALL_BYTES]
         footprint = Footprint(
             segment=i,
+            goes_back=bool(outputs),
             input_bytes=sum({_storage(t): t.untyped_storage().nbytes() for t in inputs}.values()),
             output_bytes=sum(t.untyped_storage().nbytes() for t in outputs),
             saved_bytes=sum(size for key, size in saved.items() if key not in stay),

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import torch
+
 from headrace.planning.footprint import Footprint
 from headrace.planning.sizes import Choice, Sizes, Work, kept_bytes
 from headrace.planning.traffic import bytes_moved
@@ -34,7 +36,7 @@ def memory_needed(sizes: Sizes, choice: Choice, work: Work) -> dict[str, int]:
             need["gradients in flight"] = choice.held_gradient_bytes + room
             need["state in flight"] = _ring_bytes(sizes, fetched)
             need["state read ahead"] = _staged_bytes(sizes, choice, work)
-            flush_bytes = max(sizes.sizes[i].weight_bytes for i in fetched) + 4096
+            flush_bytes = max(sizes.sizes[i].gradient_bytes for i in fetched) + 4096  # what trains
     if choice.spill_bytes:
         need["activations in flight"] = 2 * choice.spill_bytes  # a record, and what it is copied from
     need["activations"], need["temporaries"] = _activations(sizes, choice, work)
@@ -57,7 +59,7 @@ def host_memory_needed(sizes: Sizes, choice: Choice) -> dict[str, int]:
         "activations in flight": choice.spill_bytes,
     }
     if on_disk:
-        largest = max(sizes.sizes[i].weight_bytes for i in on_disk) + 4096
+        largest = max(sizes.sizes[i].gradient_bytes for i in on_disk) + 4096  # as large as what trains
         room = gradient_room([sizes.sizes[i].gradient_bytes for i in on_disk], sizes.eager)
         need["weights in flight"] = choice.host_pool_bytes + largest  # brought back for an eager update, or to flush
         need["gradients in flight"] = choice.held_gradient_bytes + room
@@ -69,11 +71,12 @@ def host_memory_needed(sizes: Sizes, choice: Choice) -> dict[str, int]:
 def disk_needed(sizes: Sizes, choice: Choice, work: Work, snapshots: int) -> dict[str, int]:
     """Most bytes on disk at one time, with that many checkpoints kept (one more exists while it takes over)."""
     live = sum(s.stored_bytes for s, place in zip(sizes.sizes, choice.placements, strict=True) if place == "disk")
-    everything = sum(size.stored_bytes for size in sizes.sizes)
+    changing = sum(size.changing_bytes for size in sizes.sizes)
+    frozen = sum(size.stored_bytes - size.changing_bytes for size in sizes.sizes)
     moved = bytes_moved(sizes, choice, work)
     files = {
         "live state": live,
-        "checkpoints": everything * (snapshots + 1) - live if snapshots else 0,  # the newest is linked with live
+        "checkpoints": changing * (snapshots + 1) + frozen - live if snapshots else 0,  # the newest is linked with live
         "gradients": moved.written.get("gradient", 0),
         "activations": moved.written.get("activation", 0),
     }
@@ -86,7 +89,7 @@ def _ring_bytes(sizes: Sizes, on_disk: Sequence[int]) -> int:
         for name, size in sizes.sizes[i].ring_bytes.items():
             ring[name] = max(ring.get(name, 0), pages(size))
     depth = 1 if sizes.rule.needs_whole_parameter else DEPTH
-    staging_bytes = STAGING_BYTES if any(s.stored_weight_bytes < s.weight_bytes for s in sizes.sizes) else 0
+    staging_bytes = 0 if sizes.rule.weight_dtype is torch.float32 else STAGING_BYTES
     return depth * sum(ring.values()) + staging_bytes
 
 

@@ -44,6 +44,8 @@ class SegmentSize:
     weight_bytes: int
     """In memory; on disk in the store's dtype."""
     stored_weight_bytes: int
+    stored_trainable_bytes: int
+    """Of that, what an update writes."""
     gradient_bytes: int
     state_bytes: int
     ring_bytes: dict[str, int]
@@ -57,6 +59,11 @@ class SegmentSize:
     @property
     def stored_bytes(self) -> int:
         return self.stored_weight_bytes + self.state_bytes
+
+    @property
+    def changing_bytes(self) -> int:
+        """Of what is stored, what every checkpoint has anew; the rest is linked."""
+        return self.stored_trainable_bytes + self.state_bytes
 
 
 @dataclass(frozen=True)
@@ -103,7 +110,7 @@ class Sizes:
         self.sizes: list[SegmentSize] = []
         with ThreadPoolExecutor(1) as threads:
             for segment, layout in zip(segments, layouts, strict=True):
-                state = DiskSegment(layout, rule, Path("w"), Path("s"), Path("g"), threads, SegmentTraffic())
+                state = DiskSegment(layout, rule, Path("w"), Path("f"), Path("s"), Path("g"), threads, SegmentTraffic())
                 borrowed: dict[int, int] = {}
                 for name in segment.borrowed:
                     if entries[name].trains:
@@ -112,10 +119,11 @@ class Sizes:
                 self.sizes.append(
                     SegmentSize(
                         name=segment.name,
-                        num_parameters=layout.size,
+                        num_parameters=layout.num_parameters,
                         trainable=layout.trainable_size,
                         weight_bytes=4 * layout.size,
                         stored_weight_bytes=state.weight_bytes,
+                        stored_trainable_bytes=layout.trainable_size * rule.weight_dtype.itemsize,
                         gradient_bytes=4 * layout.trainable_size,
                         state_bytes=sum(role.num_bytes for role in state.roles),
                         ring_bytes=state.ring_bytes(),

@@ -60,7 +60,7 @@ def bytes_moved_by_segment(sizes: Sizes, choice: Choice, work: Work) -> list[Mov
     spilled = _spilled_gradients(sizes, choice, visits, needs)
     is_apart = sizes.apart(choice.placements)
     for visit in visits:
-        fetches = 1 if choice.policies[visit.segment] == "at_once" else 2
+        fetches = 2 if _goes_back(visit, choice) else 1
         for owner in needs[visit.segment]:
             if choice.placements[owner] == "disk":
                 add(moved[owner].read, "weight", fetches * sizes.sizes[owner].stored_weight_bytes)
@@ -71,11 +71,11 @@ def bytes_moved_by_segment(sizes: Sizes, choice: Choice, work: Work) -> list[Mov
         if is_apart:
             add(moved[owner].brought, "gradient", size.gradient_bytes)
             if sizes.eager and choice.placements[owner] == "disk":
-                add(moved[owner].brought, "weight", size.weight_bytes)
+                add(moved[owner].brought, "weight", size.gradient_bytes)
         if choice.placements[owner] == "ram":
             continue
         add(read, "state", size.state_bytes)
-        add(written, "weight", size.stored_weight_bytes)
+        add(written, "weight", size.stored_trainable_bytes)
         add(written, "state", size.state_bytes)
         if owner in spilled:
             add(read, "gradient", size.gradient_bytes)
@@ -92,6 +92,11 @@ def bytes_moved_by_segment(sizes: Sizes, choice: Choice, work: Work) -> list[Mov
             add(own.read, "activation", size)
             add(own.written, "activation", size)
     return moved
+
+
+def _goes_back(visit: Footprint, choice: Choice) -> bool:
+    """Whether backward visits the segment again."""
+    return visit.goes_back and choice.policies[visit.segment] != "at_once"
 
 
 def record_bytes(sizes: Sizes, choice: Choice, work: Work) -> int:
@@ -134,11 +139,12 @@ def _spilled_gradients(
                 finish(owner)
 
     for visit in visits:
-        for owner in needs[visit.segment]:
-            left[owner] = left.get(owner, 0) + 1
-        if choice.policies[visit.segment] == "at_once":
-            leave(visit)
+        if visit.goes_back:
+            for owner in needs[visit.segment]:
+                left[owner] = left.get(owner, 0) + 1
+            if choice.policies[visit.segment] == "at_once":
+                leave(visit)
     for visit in reversed(visits):
-        if choice.policies[visit.segment] != "at_once":
+        if _goes_back(visit, choice):
             leave(visit)
     return spilled

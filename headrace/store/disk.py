@@ -2,6 +2,7 @@
 
     load:   [weights chunk | moments chunk | gradient chunk] -> update -> written back; the weights stay in the slab
             read ahead by a few chunks, written behind: one pass over the state is all an update costs
+            frozen weights, a file of their own, are only read
 
 The files of a segment are the snapshot's files. A file that a snapshot shares (it has a second hard link) is never
 written to: the update goes to a new file that takes its place.
@@ -57,16 +58,20 @@ class DiskSegment:
         layout: Layout,
         rule: Rule,
         weights: Path,
+        frozen: Path,
         state: Path,
         scratch: Path,
         threads: ThreadPoolExecutor,
         traffic: SegmentTraffic,
     ):
-        """weights: the file of the weights; state, scratch: what the names of the other files begin with."""
+        """weights, frozen: the files of the weights that train and of those that do not; state: what the names of the
+        optimizer's files begin with; scratch: the file of a spilled gradient."""
         self.layout, self.rule, self.weight_dtype = layout, rule, rule.weight_dtype
         self.roles = roles_of(layout, rule)
         self.chunks = list(layout.chunks(whole=rule.needs_whole_parameter))
-        self.weights = weights
+        self.weights, self.frozen = weights, frozen
+        self.parts = {(weights if part.trains else frozen): part for part in layout.parts}
+        """By file."""
         self.state = {role.name: state.with_name(f"{state.name}.{role.name}.safetensors") for role in self.roles}
         self.scratch = scratch
         self.threads, self.traffic = threads, traffic
@@ -91,7 +96,7 @@ class DiskSegment:
         if not self.rule.needs_whole_parameter:  # else gradients are at hand when they are used, see Store.eager
             need["gradient"] = max(4 * (chunk.stop - chunk.start) for chunk in self.chunks)
         if self.weight_dtype is not torch.float32:
-            need["weight"] = max(self.weight_dtype.itemsize * (self._weight_stop(c) - c.start) for c in self.chunks)
+            need["weight"] = max(self.weight_dtype.itemsize * (chunk.stop - chunk.start) for chunk in self.chunks)
         for role in self.roles:
             spans = [role.range_of(chunk) for chunk in self.chunks]
             need[role.name] = max(role.dtype.itemsize * (b - a) for a, b in spans)
@@ -107,25 +112,34 @@ class DiskSegment:
                 write_slab(self.state[role.name], self._header(role), first[role.name])
             else:
                 SlabFile.create(self.state[role.name], self._header(role), role.num_bytes).close()
-        write_slab(self.weights, self._header(None), slab.to(self.weight_dtype))
+        for path, part in self.parts.items():
+            stored = slab[part.start : part.stop].to(self.weight_dtype)
+            self.sums[path] = write_slab(path, header_of(part.entries, self.weight_dtype), stored)
 
     @property
     def weight_bytes(self) -> int:
-        return self.layout.size * self.weight_dtype.itemsize
+        return self.layout.num_parameters * self.weight_dtype.itemsize
+
+    @property
+    def changing(self) -> list[Path]:
+        """The files that an update writes."""
+        return [self.weights, *self.state.values()] if self.layout.trainable_size else []
 
     @property
     def files(self) -> list[Path]:
-        return [self.weights, *self.state.values()]
+        return [*self.parts, *self.state.values()]
 
     def stage(self, slab: Tensor) -> None:
         """Read what `load` into this slab will read, before it is known which update is pending."""
         staged: list[dict[str, Tensor]] = []
         try:
             with ExitStack() as files:
-                weights = files.enter_context(SlabFile(self.weights))
-                data = _bytes(slab)
-                starts = range(0, data.nbytes, PIECE_BYTES)
-                tasks = [self.threads.submit(weights.read, a, data[a : a + PIECE_BYTES]) for a in starts]
+                tasks = []
+                for path, part in self.parts.items():
+                    weights = files.enter_context(SlabFile(path))
+                    data = _bytes(slab[part.start : part.stop])
+                    starts = range(0, data.nbytes, PIECE_BYTES)
+                    tasks += [self.threads.submit(weights.read, a, data[a : a + PIECE_BYTES]) for a in starts]
                 states = {role: files.enter_context(SlabFile(self.state[role.name])) for role in self.roles}
                 for chunk in self.chunks:
                     staged.append({})
@@ -147,17 +161,26 @@ class DiskSegment:
             self.traffic.add("state", sum(role.num_bytes for role in self.roles), written=False)
             self.staged = None
 
-    def load(self, slab: Tensor, ring: Ring, sums: bool = False, have_weights: bool = False) -> None:
-        """Fill the slab (size,) fp32 with the weights, applying a pending update on the way and writing it back.
-
-        sums: note the sums of the files, as a snapshot needs them. have_weights: the slab is filled already."""
-        staged = self.staged
+    def load(self, slab: Tensor, ring: Ring) -> None:
+        """Fill the slab (size,) fp32 with the weights, applying a pending update on the way and writing it back."""
+        staged, left = self.staged, dict(self.parts)
         self.unstage()
         try:
             if self.pending is not None:
-                self._update(slab, ring, sums, have_weights, staged)
-            elif staged is None:
-                self._read_weights(slab, ring)
+                self._update(slab, ring, False, False, staged)
+                del left[self.weights]
+            for path, part in left.items() if staged is None else ():
+                self._read(path, slab[part.start : part.stop], ring)
+        except OSError as error:
+            raise _disk_error(error, self.weights) from None
+
+    def update(self, slab: Tensor, ring: Ring, sums: bool = False, have_weights: bool = False) -> None:
+        """Apply the pending update to the files alone, in a slab for what trains (trainable_size,) fp32.
+
+        sums: note the sums of the files, as a snapshot needs them. have_weights: the slab is filled already."""
+        assert self.staged is None
+        try:
+            self._update(slab, ring, sums, have_weights, None)
         except OSError as error:
             raise _disk_error(error, self.weights) from None
 
@@ -165,10 +188,11 @@ class DiskSegment:
         self, slab: Tensor, ring: Ring, sums: bool, have_weights: bool, staged: list[dict[str, Tensor]] | None
     ) -> None:
         assert self.pending is not None
-        totals = dict.fromkeys(self.files, 0)
-        self.sums.clear()
+        totals = dict.fromkeys(self.changing, 0)
+        for path in totals:
+            self.sums.pop(path, None)
         update, self.pending = self.pending, None
-        targets = {path: _writable(path) for path in (self.weights, *self.state.values())}
+        targets = {path: _writable(path) for path in totals}
         sources = {path: SlabFile(path) for path in targets}
         gradient_file = SlabFile(self.scratch) if self.spilled else None
         depth = len(ring.slots)
@@ -230,8 +254,8 @@ class DiskSegment:
                 if file.path != path:
                     file.path.replace(path)
             if sums:
-                headers = [self._header(None), *map(self._header, self.roles)]
-                for path, header in zip(self.files, headers, strict=True):
+                headers = [header_of(self.layout.trainable, self.weight_dtype), *map(self._header, self.roles)]
+                for path, header in zip(totals, headers, strict=True):
                     self.sums[path] = sum_text(header, totals[path])
         finally:
             for tasks in [*reads.values(), *writes]:
@@ -269,7 +293,7 @@ class DiskSegment:
 
     def _apply(self, update: Update, chunk: Chunk, slab: Tensor, slot: dict[str, Tensor], have_weights: bool) -> None:
         started_s = time.perf_counter()
-        whole = slab[chunk.start : self._weight_stop(chunk)]
+        whole = slab[chunk.start : chunk.stop]
         stored = self._weight_bytes_of(chunk, slab, slot).view(
             self.weight_dtype
         )  # the slab's own memory where it is fp32
@@ -285,13 +309,14 @@ class DiskSegment:
         for role in self.roles:
             a, b = role.range_of(chunk)
             state.append((role, slot[role.name].view(role.dtype)[: b - a]))
-        update.apply(chunk, stored[: chunk.stop - chunk.start], gradient, state)
+        update.apply(chunk, stored, gradient, state)
         if self.weight_dtype is not torch.float32:
             whole.copy_(stored)
         self.update_s += time.perf_counter() - started_s
 
-    def _read_weights(self, slab: Tensor, ring: Ring) -> None:
-        with SlabFile(self.weights) as file:
+    def _read(self, path: Path, slab: Tensor, ring: Ring) -> None:
+        """Fill a part of the weight slab."""
+        with SlabFile(path) as file:
             if self.weight_dtype is torch.float32:
                 data = _bytes(slab)
                 tasks = [
@@ -309,22 +334,15 @@ class DiskSegment:
                 self.traffic.add("weight", stored.nbytes, written=False)
                 piece.copy_(stored.view(self.weight_dtype))
 
-    def _weight_stop(self, chunk: Chunk) -> int:
-        """The last chunk takes what does not train along: a page holds the end of one and the start of the other."""
-        return self.layout.size if chunk.stop == self.layout.trainable_size else chunk.stop
-
     def _weight_offset(self, chunk: Chunk) -> int:
         return chunk.start * self.weight_dtype.itemsize
 
     def _weight_bytes_of(self, chunk: Chunk, slab: Tensor, slot: dict[str, Tensor]) -> Tensor:
-        stop = self._weight_stop(chunk)
         if self.weight_dtype is torch.float32:
-            return _bytes(slab[chunk.start : stop])
-        return slot["weight"][: (stop - chunk.start) * self.weight_dtype.itemsize]
+            return _bytes(slab[chunk.start : chunk.stop])
+        return slot["weight"][: (chunk.stop - chunk.start) * self.weight_dtype.itemsize]
 
-    def _header(self, role: Role | None) -> bytes:
-        if role is None:
-            return header_of(self.layout.entries, self.weight_dtype)
+    def _header(self, role: Role) -> bytes:
         return header_of(role.entries, role.dtype, f".{role.name}")
 
     def _submit(self, move: Any, offset: int, data: Tensor, kind: str, written: bool) -> Future[None]:

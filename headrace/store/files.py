@@ -50,7 +50,11 @@ def header_of(entries: Sequence[Entry], dtype: torch.dtype, suffix: str = "") ->
     start = 0
     for entry in entries:
         stop = start + entry.size * dtype.itemsize
-        tree[entry.name + suffix] = {"dtype": DTYPES[dtype], "shape": list(entry.shape), "data_offsets": [start, stop]}
+        tree[entry.file_name + suffix] = {
+            "dtype": DTYPES[dtype],
+            "shape": list(entry.shape),
+            "data_offsets": [start, stop],
+        }
         start = stop
     text = json.dumps(tree, separators=(",", ":")).encode()
     length = pages(8 + len(text)) - 8
@@ -199,6 +203,13 @@ def file_sum(path: Path) -> str:
 
 def sum_text(header: bytes, total: int) -> str:
     return f"sum:{total % 2**64:016x}:{zlib.crc32(header):08x}"
+
+
+def slab_sum(header: bytes, slab: Tensor) -> str:
+    """The sum that `write_slab` would return."""
+    data = slab.detach().contiguous().view(torch.uint8)
+    starts = range(0, data.nbytes, _DIRECT_BLOCK_BYTES)
+    return sum_text(header, sum(block_sum(data[a : a + _DIRECT_BLOCK_BYTES], a) for a in starts))
 
 
 def write_slab(path: Path, header: bytes, slab: Tensor) -> str:

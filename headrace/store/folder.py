@@ -50,7 +50,7 @@ class FolderStore:
         """Fill the slab of segment i (size,) fp32 in CPU memory."""
         for entry in self.layouts[i].entries:
             self.weights.read(entry.name, entry.view(slab))
-        self.read_bytes += 4 * self.layouts[i].size
+        self.read_bytes += 4 * self.layouts[i].num_parameters
 
     def host_slab(self, i: int) -> Tensor | None:
         """None: every fetch reads the files."""

@@ -1,7 +1,10 @@
 """Where each parameter lies in its segment's slabs.
 
-slab of a segment:  [ even parameters | odd parameters | frozen parameters ]    flat, no gaps
-one slab a role:    weight (all three parts), gradient and the optimizer's moments (the first two)
+slab of a segment:  [ even parameters | odd parameters | gap | frozen parameters ]    flat; the gap is up to a page
+one slab a role:    weight (all of it), gradient and the optimizer's moments (even and odd parameters)
+
+What trains and what is frozen are two files, each without gaps: an update writes only the first. Frozen ones begin on a
+page of the slab, so that both can be read past the page cache.
 
 Even parameters have a multiple of EVEN_ELEMENTS elements, so each of them starts at a multiple of it, in memory and in a
 file. A slab can then be cut into chunks at page boundaries without cutting a parameter where that would change a bit
@@ -19,6 +22,7 @@ from headrace.models.segments import Segment
 
 EVEN_ELEMENTS = 256
 CHUNK_ELEMENTS = 1 << 20
+PAGE_ELEMENTS = 1024  # fp32
 
 
 @dataclass(frozen=True)
@@ -31,10 +35,16 @@ class Entry:
     decays: bool
     """Whether weight decay applies to it."""
     trains: bool = True
+    stored_as: str | None = None
+    """Its name in files, where that is another."""
 
     @property
     def size(self) -> int:
         return math.prod(self.shape)
+
+    @property
+    def file_name(self) -> str:
+        return self.stored_as or self.name
 
     def view(self, slab: Tensor) -> Tensor:
         return slab[self.offset : self.offset + self.size].view(self.shape)
@@ -47,6 +57,23 @@ class Chunk:
     start: int
     stop: int
     pieces: tuple[tuple[Entry, int, int], ...]  # (entry, first and last + 1 element of the slab)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Elements [start, stop) of the weight slab: what trains, or what does not. One file."""
+
+    entries: tuple[Entry, ...]
+    start: int
+    stop: int
+
+    @property
+    def trains(self) -> bool:
+        return self.entries[0].trains
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
 
 
 @dataclass(frozen=True)
@@ -65,8 +92,19 @@ class Layout:
         return tuple(entry for entry in self.entries if entry.trains)
 
     @property
+    def parts(self) -> tuple[Part, ...]:
+        """Those that have elements: of what trains, then of what does not."""
+        groups = [self.trainable, tuple(entry for entry in self.entries if not entry.trains)]
+        return tuple(Part(g, g[0].offset, g[-1].offset + g[-1].size) for g in groups if g)
+
+    @property
     def size(self) -> int:
-        """Elements of the weight slab."""
+        """Elements of the weight slab, the gap included."""
+        return self.parts[-1].stop if self.entries else 0
+
+    @property
+    def num_parameters(self) -> int:
+        """Elements of all parameters."""
         return sum(entry.size for entry in self.entries)
 
     @property
@@ -100,6 +138,9 @@ def layout_of(segment: Segment, no_decay: Sequence[str]) -> Layout:
 
     for name, parameter in sorted(segment.parameters.items(), key=part):  # stable: model order within a part
         decays = not any(piece in name for piece in no_decay)
-        entries.append(Entry(name, parameter.shape, offset, decays, parameter.requires_grad))
+        if entries and entries[-1].trains and not parameter.requires_grad:
+            offset += -offset % PAGE_ELEMENTS
+        stored_as = segment.stored_as.get(name)
+        entries.append(Entry(name, parameter.shape, offset, decays, parameter.requires_grad, stored_as))
         offset += parameter.numel()
     return Layout(segment.name, tuple(entries))

@@ -35,9 +35,10 @@ def apart(device: torch.device, placements: Sequence[Placement]) -> bool:
     return any(place != "device" for place in placements) and (device.type != "cpu" or "ram" in placements)
 
 
-def weight_file(i: int, count: int) -> str:
-    """The name of the file of segment i's weights, of so many segments: as Hugging Face numbers shards."""
-    return f"model-{i + 1:05d}-of-{count:05d}.safetensors"
+def weight_file(i: int, count: int, trains: bool = True) -> str:
+    """The name of the file of segment i's weights, of so many segments: as Hugging Face numbers shards. trains: of those
+    that train, or else of the frozen ones."""
+    return f"model-{i + 1:05d}-of-{count:05d}{'' if trains else '-frozen'}.safetensors"
 
 
 def make_states(
@@ -66,10 +67,10 @@ def make_states(
         live = folder / "live"
         (live / "optimizer").mkdir(parents=True, exist_ok=True)
         (folder / "scratch").mkdir(exist_ok=True)
+        weights, frozen = (live / weight_file(i, len(layouts), trains) for trains in (True, False))
         number = f"{i:03d}-{layout.segment}"
-        weights, scratch = live / weight_file(i, len(layouts)), folder / "scratch" / f"{number}.gradient.safetensors"
-        state = live / "optimizer" / number
-        states.append(DiskSegment(layout, rule, weights, state, scratch, threads, traffic.segments[i]))
+        state, scratch = live / "optimizer" / number, folder / "scratch" / f"{number}.gradient.safetensors"
+        states.append(DiskSegment(layout, rule, weights, frozen, state, scratch, threads, traffic.segments[i]))
     return states
 
 

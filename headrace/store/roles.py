@@ -6,7 +6,7 @@ every element, or for every block of EVEN_ELEMENTS, so a chunk of the weights is
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -57,7 +57,7 @@ def roles_of(layout: Layout, rule: Rule) -> tuple[Role, ...]:
         entries, offset = [], 0
         for entry in layout.trainable:
             shape, _ = rule.state_of(entry.shape).get(name, (torch.Size([0]), dtype))
-            entries.append(Entry(entry.name, shape, offset, entry.decays))
+            entries.append(replace(entry, shape=shape, offset=offset))
             offset += math.prod(shape)
         roles.append(Role(name, dtype, tuple(entries)))
     return tuple(roles)

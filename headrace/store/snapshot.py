@@ -1,56 +1,88 @@
 """A store's state as a folder: weights as a Hugging Face model, the optimizer's state beside them.
 
     model-00001-of-0000N.safetensors, ..., model.safetensors.index.json      any transformers program
+    model-00001-of-0000N-frozen.safetensors                                  what does not train of a segment
+    adapter_model.safetensors                                                of a model with an adapter: all of it, for peft
     optimizer/000-embeddings.exp_avg.safetensors, ...                        one file a segment and role
 
 Segments on disk give their own files by hard link: nothing is copied, and the next update leaves a linked file alone.
-Segments on the device and in host memory are written. The folder is the same either way, so a run can go on with another placement.
+Segments on the device and in host memory are written, but for frozen weights that an earlier snapshot of the run holds: those
+are linked from there. The folder is the same either way, so a run can go on with another placement.
 """
 
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
 
 from headrace.errors import UserError
+from headrace.models.adapter_names import PREFIX
 from headrace.models.folder import FolderWeights, stored_tensors
 from headrace.progress import say
+from headrace.store.adapter_file import write_adapter
 from headrace.store.disk import DiskSegment
-from headrace.store.files import header_of, write_slab
+from headrace.store.files import header_of, slab_sum, write_slab
+from headrace.store.layout import Part
 from headrace.store.roles import Role
 from headrace.store.store import Store
 
 
-def write_snapshot(store: Store, folder: Path, optimizer: bool = True) -> dict[str, str]:
-    """Write or link everything into an existing folder; returns the sum of each slab file. Nothing may be fetching."""
+def write_snapshot(
+    store: Store,
+    folder: Path,
+    optimizer: bool = True,
+    earlier: Path | None = None,
+    earlier_sums: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Write or link everything into an existing folder; returns the sum of each slab file. Nothing may be fetching.
+    earlier: a snapshot of the same run, with its sums."""
+    known = earlier_sums or {}
     store.flush(sums=True)
     if optimizer:
         (folder / "optimizer").mkdir()
     sums: dict[str, str] = {}
     where: dict[str, str] = {}
+    total_bytes = 0
+    trainable: dict[Path, Part] = {}
     for i, (layout, state) in enumerate(zip(store.layouts, store.states, strict=True)):
         if not layout.entries:
             continue
-        weights = store.weight_file(i)
-        where |= dict.fromkeys((entry.name for entry in layout.entries), weights)
         roles = state.roles if optimizer else ()
-        if isinstance(state, DiskSegment):
-            sums[weights] = state.sum_of(state.weights)
-            _link(state.weights, folder / weights)
-            for role in roles:
-                sums[state_file(i, store, role)] = state.sum_of(state.state[role.name])
-                _link(state.state[role.name], folder / state_file(i, store, role))
-            continue
-        stored = state.weight.to(store.weight_dtype).cpu()
-        sums[weights] = write_slab(folder / weights, header_of(layout.entries, store.weight_dtype), stored)
+        for part in layout.parts:
+            name, header = store.weight_file(i, part.trains), header_of(part.entries, store.weight_dtype)
+            base = [entry for entry in part.entries if not entry.file_name.startswith(PREFIX)]
+            where |= dict.fromkeys((entry.file_name for entry in base), name)
+            total_bytes += sum(entry.size for entry in base) * store.weight_dtype.itemsize
+            trainable |= {folder / name: part} if part.trains else {}
+            if isinstance(state, DiskSegment):
+                file = state.weights if part.trains else state.frozen
+                sums[name] = state.sum_of(file)
+                _link(file, folder / name)
+                continue
+            stored = state.weight[part.start : part.stop].to(store.weight_dtype).cpu()
+            there = earlier / name if earlier is not None else None
+            if not part.trains and there and there.is_file() and known.get(name) == slab_sum(header, stored):
+                sums[name] = known[name]
+                _link(there, folder / name)
+            else:
+                sums[name] = write_slab(folder / name, header, stored)
         for role in roles:
-            header = header_of(role.entries, role.dtype, f".{role.name}")
             name = state_file(i, store, role)
+            if isinstance(state, DiskSegment):
+                sums[name] = state.sum_of(state.state[role.name])
+                _link(state.state[role.name], folder / name)
+                continue
+            header = header_of(role.entries, role.dtype, f".{role.name}")
             sums[name] = write_slab(folder / name, header, state.state[role.name].cpu())
-    total_bytes = sum(store.weight_dtype.itemsize * layout.size for layout in store.layouts)
+    write_adapter(folder, trainable, store.weight_dtype)
+    for path, part in trainable.items() if not optimizer else ():
+        if all(entry.file_name.startswith(PREFIX) for entry in part.entries):
+            path.unlink()  # the adapter's file says it all
+            del sums[path.name]
     index = {"metadata": {"total_size": total_bytes}, "weight_map": where}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1, sort_keys=True))
     return sums
@@ -58,24 +90,30 @@ def write_snapshot(store: Store, folder: Path, optimizer: bool = True) -> dict[s
 
 def read_snapshot(store: Store, folder: Path) -> None:
     """Go on from a snapshot of the same model and optimizer, whatever the placement was; raises UserError."""
-    weights = FolderWeights(folder, stored_tensors(folder))
-    for i, (segment, layout, state) in enumerate(zip(store.segments, store.layouts, store.states, strict=True)):
+    stored = stored_tensors(folder)
+    for i, (layout, state) in enumerate(zip(store.layouts, store.states, strict=True)):
         if not layout.entries:
             continue
-        files = [(folder / store.weight_file(i), header_of(layout.entries, store.weight_dtype))]
+        files: list[tuple[Path, bytes]] = []
+        ours = True
+        for part in layout.parts:
+            path, first = folder / store.weight_file(i, part.trains), stored.get(part.entries[0].file_name)
+            files.append((path, header_of(part.entries, store.weight_dtype)))
+            in_adapter = part.entries[0].file_name.startswith(PREFIX)  # it has all weights once more, in one file
+            ours = ours and (in_adapter or (first is not None and first.file == path))
         files += [
             (folder / state_file(i, store, role), header_of(role.entries, role.dtype, f".{role.name}"))
             for role in state.roles
         ]
-        first = weights.stored.get(layout.entries[0].name)
-        ours = first is not None and first.file == files[0][0] and all(_begins_with(*f) for f in files)
+        ours = ours and all(_begins_with(*file) for file in files)
         if isinstance(state, DiskSegment) and ours:
             store.forget(i)
             for (source, _), target in zip(files, state.files, strict=True):
                 target.unlink(missing_ok=True)
                 _link(source, target)
             continue
-        store.fill(i, weights.tensors(segment.parameters))
+        named = {entry.name: stored[entry.file_name] for entry in layout.entries if entry.file_name in stored}
+        store.fill(i, FolderWeights(folder, named).tensors(store.segments[i].parameters))
         for role in state.roles:
             slab = (
                 torch.zeros(role.size, dtype=role.dtype) if isinstance(state, DiskSegment) else state.state[role.name]
@@ -101,7 +139,7 @@ def _read_role(path: Path, role: Role, slab: torch.Tensor) -> None:
     try:
         with safe_open(path, framework="pt") as file:
             for entry in role.entries:
-                tensor = file.get_tensor(f"{entry.name}.{role.name}")
+                tensor = file.get_tensor(f"{entry.file_name}.{role.name}")
                 if tensor.shape != entry.shape or tensor.dtype != role.dtype:
                     raise UserError(
                         f"{path}: {entry.name} is {tuple(tensor.shape)} {tensor.dtype}, "

@@ -6,8 +6,9 @@ where the state is on the device, on the next fetch where it is in host memory o
 
 import os
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -94,8 +95,8 @@ class Store:
     def num_parameters(self) -> int:
         return sum(layout.trainable_size for layout in self.layouts)
 
-    def weight_file(self, i: int) -> str:
-        return weight_file(i, len(self.layouts))
+    def weight_file(self, i: int, trains: bool = True) -> str:
+        return weight_file(i, len(self.layouts), trains)
 
     def device_state(self, i: int) -> DeviceSegment | None:
         state = self.states[i]
@@ -105,15 +106,12 @@ class Store:
     def fill(self, i: int, weights: Mapping[str, Tensor]) -> None:
         """Give segment i these weights, by name, and its optimizer no history."""
         state, layout = self.states[i], self.layouts[i]
-        if isinstance(state, DeviceSegment):
-            state.fill(weights, self.rule)
-            return
-        if isinstance(state, RamSegment):
+        self.forget(i)
+        if not isinstance(state, DiskSegment):
             state.fill(weights, self.rule)
         else:
             slab = aligned(4 * layout.size).view(torch.float32)[: layout.size]
             state.create(slab, first_values(layout, self.rule, state.roles, weights, slab))
-        self.forget(i)
 
     def forget(self, i: int) -> None:
         """Segment i gets another state from elsewhere: drop what is known of the old one."""
@@ -159,11 +157,12 @@ class Store:
         assert not isinstance(state, DeviceSegment)
         self.gradients.hold(i, *finished)
         state.pending = self.due
+        weights = weights[: self.layouts[i].trainable_size]
         if isinstance(state, DiskSegment) and self.transfer is not None:
             weights = self._bring_weights(self.transfer, i, weights)
         self.gradients.wait(i)
         if isinstance(state, DiskSegment):
-            state.load(weights, self.ring, have_weights=True)
+            state.update(weights, self.ring, have_weights=True)
         else:
             state.load()
         self.gradients.give_back(i)
@@ -188,10 +187,10 @@ class Store:
                 state.pending = later
 
     def _bring_weights(self, transfer: Transfer, i: int, weights: Tensor) -> Tensor:
-        """A fetched segment's weights on the host again."""
+        """What trains of a fetched segment's weights, on the host again."""
         if self._weights_again is None:
-            sizes = [layout.size for layout, p in zip(self.layouts, self.placements, strict=True) if p == "disk"]
-            self._weights_again = transfer.host_memory(4 * max(sizes))
+            on_disk = [layout for layout, p in zip(self.layouts, self.placements, strict=True) if p == "disk"]
+            self._weights_again = transfer.host_memory(4 * max(layout.trainable_size for layout in on_disk))
         host = self._weights_again.view(torch.float32)[: len(weights)]
         transfer.wait(transfer.bring(weights, host))
         self.traffic.segments[i].add_link("weight", weights.nbytes, sent=False)
@@ -204,17 +203,25 @@ class Store:
         state = self.states[i]
         return state.weight if isinstance(state, RamSegment) else None
 
-    def load(self, i: int, slab: Tensor, sums: bool = False) -> None:
+    def load(self, i: int, slab: Tensor) -> None:
         """Fill the slab of a fetched segment in host memory, updated; called on one thread at a time."""
+        state = self.states[i]
+        assert not isinstance(state, DeviceSegment)
+        with self._gradient_at_hand(i):
+            if isinstance(state, DiskSegment):
+                state.load(slab, self.ring)
+            else:
+                state.load()
+
+    @contextmanager
+    def _gradient_at_hand(self, i: int) -> Iterator[None]:
+        """Around a load or update of a fetched segment: its gradient has come when it begins, and is free when it ends."""
         state = self.states[i]
         assert not isinstance(state, DeviceSegment)
         had = state.pending is not None
         if had:
             self.gradients.wait(i)
-        if isinstance(state, DiskSegment):
-            state.load(slab, self.ring, sums)
-        else:
-            state.load()
+        yield
         if had:
             self.gradients.give_back(i)
 
@@ -230,7 +237,7 @@ class Store:
         """The first segments of a step's order whose state can be read before their update is known."""
         chosen: list[int] = []
         left = self.stage_bytes
-        if self.eager or self.weight_dtype is not torch.float32 or not left:
+        if self.eager or self.weight_dtype is not torch.float32:
             return chosen
         for i in order:
             state = self.states[i]
@@ -259,17 +266,19 @@ class Store:
 
     def flush(self, sums: bool = False) -> None:
         """Do every update that is due. Nothing may be fetching meanwhile."""
-        due: list[int] = []
+        due: dict[int, DiskSegment] = {}
         for i, state in enumerate(self.states):
             if isinstance(state, RamSegment) and state.pending:
                 self.load(i, state.weight)
             elif isinstance(state, DiskSegment) and state.pending:
-                due.append(i)
+                due[i] = state
         if due:
-            pool = Pool(max(4 * self.layouts[i].size for i in due) + 4096)
-            for i in due:
-                memory = pool.take(4 * self.layouts[i].size)
-                self.load(i, memory.view(torch.float32)[: self.layouts[i].size], sums)
+            pool = Pool(max(4 * self.layouts[i].trainable_size for i in due) + 4096)
+            for i, state in due.items():
+                size = self.layouts[i].trainable_size
+                memory = pool.take(4 * size)
+                with self._gradient_at_hand(i):
+                    state.update(memory.view(torch.float32)[:size], self.ring, sums)
                 pool.give(memory)
 
     def close(self) -> None:

@@ -84,6 +84,11 @@ class Streaming:
             [(parameters[name], entries[name]) for name in segment.borrowed if parameters[name].requires_grad]
             for segment in segments
         ]
+        # Whether a segment uses weights that train.
+        self.trains = [
+            any(parameters[name].requires_grad for name in (*segment.parameters, *segment.borrowed))
+            for segment in segments
+        ]
         self.limit = Limit(tidy_above_bytes)
         self.fetcher = Fetcher(store, needs, pool_bytes, self.limit, host_pool_bytes)
         self.clock = Clock(len(segments), self._waited_s)
@@ -95,7 +100,8 @@ class Streaming:
         self.num_visits = 0
         # A first guess; then what the step before visited.
         self.order: list[int] = [*range(len(segments))]
-        self.order += [i for i in reversed(self.order) if self.policies[i] != "at_once"]
+        first = self.trains.index(True) if True in self.trains else 0
+        self.order += [i for i in reversed(self.order) if self.policies[i] != "at_once" and i >= first]
         self.backward_visits: dict[int, int] = {}
 
     @property
@@ -184,7 +190,7 @@ class Streaming:
         if torch.is_grad_enabled():
             differentiable = [t for leaves, _ in flat for t in leaves if needs_grad(t)]
             anchor = torch.zeros((), requires_grad=True)  # weights alone need a gradient, too
-            outputs = VisitFunction.apply(visit, anchor, *differentiable)
+            outputs = VisitFunction.apply(visit, anchor, *differentiable) if visit.goes_back else visit.forward()
             return visit.results(list(outputs))
         slabs = self.fetch(i)
         try:

@@ -40,6 +40,8 @@ class Visit:
     def __init__(self, streaming: "Streaming", i: int, calls: list[Call], flat: list[tuple[list[Any], Any]]):
         self.streaming, self.i, self.calls, self.flat = streaming, i, calls, flat
         self.policy: Policy = streaming.policies[i]
+        self.goes_back = streaming.trains[i] or any(needs_grad(t) for leaves, _ in flat for t in leaves)
+        """Whether there is a backward: something in the segment or before it trains."""
         self.number = streaming.number_visit()
         self.leaves: list[list[Tensor]] = []  # per microbatch the differentiable inputs, cut off from what made them
         self.edges: list[list[GradientEdge | None]] = []  # per microbatch and output, where its backward begins
@@ -56,7 +58,7 @@ class Visit:
     def forward(self) -> list[Tensor]:
         """All microbatches; returns the differentiable outputs, microbatch by microbatch."""
         streaming, differentiable = self.streaming, []
-        for owner in streaming.needs[self.i]:
+        for owner in streaming.needs[self.i] if self.goes_back else ():
             streaming.backward_visits[owner] = streaming.backward_visits.get(owner, 0) + 1
         streaming.clock.start()
         self.slabs = streaming.fetch(self.i)
@@ -72,7 +74,7 @@ class Visit:
                 if self.policy == "recompute":
                     with torch.no_grad():
                         result = call.function(*args, **kwargs)
-                    self.flat[j] = (fresh, structure)
+                    self.flat[j] = (fresh if self.goes_back else [], structure)
                 else:
                     given = [t for t in leaves if isinstance(t, Tensor) and not t.requires_grad]
                     given += streaming.resident[self.i]
@@ -84,7 +86,8 @@ class Visit:
                     self.flat[j] = ([], structure)
                 self.generators.append(random_state(streaming.store.device) if call.training else None)
                 outputs, structure = pytree.tree_flatten(result)
-                chosen = [_floats(t) if self.policy == "recompute" else needs_grad(t) for t in outputs]
+                any_float = self.policy == "recompute" and self.goes_back  # there is no graph yet to tell
+                chosen = [_floats(t) if any_float else needs_grad(t) for t in outputs]
                 if self.policy == "at_once":
                     [loss] = [t for t, yes in zip(outputs, chosen, strict=True) if yes]
                     streaming.clock.forward(self.i)
