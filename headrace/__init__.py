@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace.lora_params import LoraParams as LoraParams
     from headrace.training.optimizers import SGD as SGD
     from headrace.training.optimizers import Adafactor as Adafactor
     from headrace.training.optimizers import AdamW as AdamW
@@ -12,11 +13,12 @@ if TYPE_CHECKING:
     from headrace.training.streamed_model import StreamedModel as StreamedModel
 
 _HOME = {
+    "LoraParams": "headrace.lora_params",
     "stream": "headrace.training.stream",
     "StreamedModel": "headrace.training.streamed_model",
     **dict.fromkeys(("AdamW", "AdamW8bit", "Adafactor", "SGD", "Optimizer"), "headrace.training.optimizers"),
 }
-__all__ = ["SGD", "Adafactor", "AdamW", "AdamW8bit", "Optimizer", "StreamedModel", "stream"]
+__all__ = ["SGD", "Adafactor", "AdamW", "AdamW8bit", "LoraParams", "Optimizer", "StreamedModel", "stream"]
 
 
 def __getattr__(name: str) -> Any:

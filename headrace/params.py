@@ -184,6 +184,15 @@ class Params(Section):
         return self
 
     @model_validator(mode="after")
+    def _lora_has_weights_to_go_on(self) -> "Params":
+        if self.training.lora is not None and self.model.init_from is None:
+            raise ValueError(
+                "training.lora trains beside weights that stay as they are, and this run has none to start from; give a "
+                "model folder in model.init_from, or leave training.lora out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _lengths_fit_the_model(self) -> "Params":
         positions = self.model.max_position_embeddings
         if positions is None:  # that of model.config is known where the config is made

@@ -95,7 +95,7 @@ class RunFolder:
 
 def model_folder(folder: Path) -> Path:
     """The folder itself where it is a model's, or a run folder's best or else newest model. Raises UserError."""
-    if (folder / "config.json").is_file():
+    if any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
         return folder
     run = RunFolder(folder)
     for link in (run.best, run.model):

@@ -11,6 +11,7 @@ from pydantic import (
     model_validator,
 )
 
+from headrace.lora_params import LoraParams
 from headrace.optimizer_params import OptimizerParams
 from headrace.schedule_params import Schedule
 from headrace.sections import BelowOne, NonNegativeInt, PositiveInt, Section
@@ -92,6 +93,9 @@ class TrainingParams(Section):
     schedule_clock: Literal["in_sequence", "global_step"] = "in_sequence"
     """A list of schedules: each piece counts from its own start (in_sequence) or from the schedule's (global_step)."""
     optimizer: OptimizerParams = OptimizerParams()
+    lora: LoraParams | None = None
+    """Train small matrices beside the weights of model.init_from, which stay as they are (LoRA); default: train all weights.
+    `{}` takes the defaults of its keys."""
     loss_scale: LossScaleParams = LossScaleParams()
     """In effect where device.precision is fp16."""
     microbatch_tokens: PositiveInt | None = None

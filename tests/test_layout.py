@@ -14,6 +14,7 @@ ORDER = [
     "data_params",
     "model_params",
     "task_params",
+    "lora_params",
     "training_params",
     "params_errors",
     "params",

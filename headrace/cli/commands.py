@@ -162,6 +162,19 @@ def forecast(
 
 
 @app.command()
+def merge(
+    folder: Annotated[
+        Path, typer.Argument(help="A LoRA run, a checkpoint of one, or a folder with an adapter of peft.")
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to make.")],
+) -> None:
+    """Add a LoRA adapter to the weights under it: a plain Hugging Face folder, made segment by segment."""
+    from headrace.cli.merge_stage import merge_stage
+
+    merge_stage(folder, out)
+
+
+@app.command()
 def convert(
     params: Annotated[Path, typer.Argument(metavar="P.yaml", help="A params file of the Cerebras Model Zoo.")],
     overrides: Overrides = None,

@@ -9,6 +9,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, BertForPreTraining
 from headrace.errors import UserError
 from headrace.evaluation.fill import fill_blanks
 from headrace.evaluation.folder_model import blank_model, least_bytes, open_model, place
+from headrace.models.adapters import adapter_config
 from headrace.models.segments import segments_of
 from headrace.params import parse_bytes
 from headrace.run_folder import model_folder
@@ -30,7 +31,7 @@ def fill_stage(folder: Path, texts: list[str], memory: str | None) -> None:
             f"{folder}: a {config.model_type} is no masked language model; `headrace generate` is for decoders"
         )
     make = BertForPreTraining._from_config if pretraining else AutoModelForMaskedLM.from_config
-    model = blank_model(lambda: make(config), cpu)
+    model = blank_model(lambda: make(config), cpu, adapter_config(folder))
     segments = segments_of(model)
     weights_bytes = memory_bytes and max(memory_bytes, least_bytes(segments))
     opened = open_model(folder, model, place(segments, weights_bytes), cpu, memory_bytes=memory_bytes)

@@ -17,6 +17,7 @@ from headrace.evaluation.fill import Filled, fill_blanks, fill_held_out
 from headrace.evaluation.folder_model import FolderModel, blank_model, least_bytes, open_model, place
 from headrace.evaluation.generate import Continued, open_writer
 from headrace.evaluation.open_checkpoint import open_to_evaluate
+from headrace.models.adapters import adapter_config
 from headrace.models.segments import segments_of
 from headrace.params import Params
 from headrace.planning.device import choose_precision
@@ -131,7 +132,7 @@ def sample_predictions(
 def _open_bert(params: Params, folder: Path) -> FolderModel:
     """A masked language model on the CPU, with half of the memory for weights."""
     config, cpu = AutoConfig.from_pretrained(folder), torch.device("cpu")
-    model = blank_model(lambda: task_of(params).new_model(config), cpu)
+    model = blank_model(lambda: task_of(params).new_model(config), cpu, adapter_config(folder))
     segments = segments_of(model)
     memory_bytes = params.device.memory and max(params.device.memory // 2, least_bytes(segments))
     return open_model(folder, model, place(segments, memory_bytes), cpu, memory_bytes=params.device.memory)

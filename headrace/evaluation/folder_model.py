@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from headrace.models.adapters import inject
 from headrace.models.blank import fill_blanks
 from headrace.models.folder import open_weights
 from headrace.models.segments import Segment, segments_of
@@ -57,10 +58,12 @@ class FolderModel:
         self.store.close()
 
 
-def blank_model(make: Callable[[], PreTrainedModel], device: torch.device) -> PreTrainedModel:
-    """What make() makes, without weights, to be run and not trained."""
+def blank_model(make: Callable[[], PreTrainedModel], device: torch.device, adapter: Any = None) -> PreTrainedModel:
+    """What make() makes, without weights, to be run and not trained. adapter: peft's config of one to put in."""
     with torch.device("meta"):
         model = make()
+        if adapter is not None:
+            inject(model, adapter)
     fill_blanks(model, device)
     return model.eval().requires_grad_(False)
 

@@ -18,6 +18,7 @@ from transformers import AutoConfig, DynamicCache, PreTrainedModel
 
 from headrace.errors import UserError
 from headrace.evaluation.folder_model import FolderModel, blank_model, open_model, place
+from headrace.models.adapters import adapter_config
 from headrace.models.segments import segments_of
 from headrace.tasks import causal_lm
 from headrace.text.series import scale_of
@@ -64,7 +65,7 @@ def open_forecaster(folder: Path, length: int) -> Forecaster:
     config: Any = AutoConfig.from_pretrained(folder)
     causal_lm.check_config(config, config.model_type)
     device = torch.device("cpu")
-    model = blank_model(lambda: causal_lm.new_model(config), device)
+    model = blank_model(lambda: causal_lm.new_model(config), device, adapter_config(folder))
     opened = open_model(folder, model, place(segments_of(model), None), device)
     return Forecaster(opened, vocabulary, length)
 

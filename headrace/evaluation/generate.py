@@ -18,6 +18,8 @@ from transformers import AutoConfig, AutoTokenizer, DynamicCache, PreTrainedMode
 
 from headrace.errors import UserError
 from headrace.evaluation.folder_model import FolderModel, blank_model, least_bytes, open_model, place
+from headrace.models.adapter_names import base_folder
+from headrace.models.adapters import adapter_config
 from headrace.models.segments import segments_of
 from headrace.progress import say
 from headrace.tasks import causal_lm
@@ -72,13 +74,13 @@ def open_writer(folder: Path, memory_bytes: int | None = None, num_tokens: int =
     """The model and tokenizer of a Hugging Face folder. memory_bytes: most that weights, earlier tokens' keys and values
     (up to num_tokens) and what is being fetched may take; None = all weights are at hand. Raises UserError."""
     try:
-        config: Any = AutoConfig.from_pretrained(folder)
+        config: Any = AutoConfig.from_pretrained(base_folder(folder))
     except (OSError, ValueError) as error:
         raise UserError(f"{folder}: not a Hugging Face model folder: {str(error).splitlines()[0]}") from None
     causal_lm.check_config(config, config.model_type)
     encode, decode, end_id = _text_of(folder)
     device = torch.device("cpu")
-    model = blank_model(lambda: causal_lm.new_model(config), device)
+    model = blank_model(lambda: causal_lm.new_model(config), device, adapter_config(folder))
     segments = segments_of(model)
     if memory_bytes is not None:
         kept_bytes = 8 * config.num_hidden_layers * config.hidden_size * num_tokens

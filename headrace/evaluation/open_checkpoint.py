@@ -7,6 +7,7 @@ from transformers import AutoConfig
 
 from headrace.evaluation.folder_model import FolderModel, blank_model, open_model, place
 from headrace.evaluation.room import Room, footprints, place_and_room
+from headrace.models.adapters import adapter_config
 from headrace.models.segments import segments_of
 from headrace.params import Params
 from headrace.planning.device import Precision, microbatch_tokens
@@ -21,7 +22,8 @@ def open_to_evaluate(
     """A checkpoint's model within the memory of the run, in microbatches of the size that training chose."""
     task = task_of(params)
     config = AutoConfig.from_pretrained(checkpoint)
-    model = blank_model(lambda: task.new_model(config), precision.device)
+    adapter = adapter_config(checkpoint)
+    model = blank_model(lambda: task.new_model(config), precision.device, adapter)
     tokens_at_once = microbatch_tokens(params, config, precision)
     if not params.training.microbatch_tokens and run.plan.is_file():
         tokens_at_once = json.loads(run.plan.read_text("utf-8"))["microbatch_tokens"]
@@ -32,7 +34,7 @@ def open_to_evaluate(
             segments,
             budget_bytes(params, precision),
             tokens_at_once,
-            footprints(params, config, precision, length),
+            footprints(params, config, precision, length, adapter),
             length,
             all_fetched=params.device.placement == "disk",
         )

@@ -8,6 +8,7 @@ segment: that, as measured (`headrace.planning.footprint`), bounds how many may 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from transformers import PretrainedConfig
 
@@ -36,11 +37,13 @@ class Room:
     """Most microbatches that go through the model together."""
 
 
-def footprints(params: Params, config: PretrainedConfig, precision: Precision, length: int) -> Footprints:
-    """What microbatches of examples of this length take."""
+def footprints(
+    params: Params, config: PretrainedConfig, precision: Precision, length: int, adapter: Any = None
+) -> Footprints:
+    """What microbatches of examples of this length take. adapter: peft's config of one that the model has."""
     task = task_of(params)
     # With gradients, by which a footprint tells what goes from segment to segment from masks that all share.
-    model = blank_model(lambda: task.new_model(config), precision.device).requires_grad_()
+    model = blank_model(lambda: task.new_model(config), precision.device, adapter).requires_grad_()
     return cache(
         lambda examples: measure(
             model,

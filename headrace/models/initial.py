@@ -10,7 +10,10 @@ from transformers import PreTrainedModel
 
 from headrace.errors import UserError
 from headrace.model_params import InitialParams
+from headrace.models.adapter_names import original_of
+from headrace.models.adapters import adapter_weights
 from headrace.models.distributions import distribution_of, draw
+from headrace.models.folder import FolderWeights
 from headrace.models.segments import Segment
 from headrace.text.random import key
 
@@ -37,6 +40,27 @@ def initial_weights(
         if given is not None:
             weights[name] = draw(given, name, weights[name].shape, module, seed)
     return weights
+
+
+def first_weights(
+    model: PreTrainedModel,
+    segments: Sequence[Segment],
+    i: int,
+    seed: int,
+    held: FolderWeights | None = None,
+    initial: InitialParams | None = None,
+) -> dict[str, Tensor]:
+    """What segment i begins training with: weights of a folder as far as it holds them, adapters as peft begins them, the
+    rest as `initial_weights`."""
+    wanted = segments[i].parameters
+    found = held.tensors({name: p for name, p in wanted.items() if name in held.stored}) if held is not None else {}
+    found = adapter_weights(model, segments[i], seed) | found
+    if len(found) < len(wanted):
+        new = initial_weights(model, segments, i, seed, initial)
+        for name in new:  # a copy that is trained in full begins as what it is a copy of
+            new[name] = new.get(original_of(name) or name, new[name])
+        found = new | found
+    return found
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from headrace.errors import UserError
+from headrace.models.adapters import add_lora
 from headrace.models.blank import fill_blanks
 from headrace.models.segments import Segment, segments_of
 from headrace.optim.rule import Rule
@@ -28,9 +29,10 @@ from headrace.planning.machine import ASSUMED
 from headrace.planning.plan import Plan, Wish, make_plan
 from headrace.planning.probe import cache_machine, cached_machine, probe
 from headrace.planning.sizes import Sizes, Work
-from headrace.run_folder import RunFolder
+from headrace.run_folder import RunFolder, model_folder
 from headrace.tasks import Task, labelled_task_of, task_of
 from headrace.text.batches import Batch, Microbatch
+from headrace.text.vocabulary import Extension
 
 FREE_SHARE = 0.9  # of what is free now: the default budget
 WORTH_PROBING_S = 120.0  # shorter runs are planned with an assumed machine
@@ -109,11 +111,24 @@ def planned_model(params: Params, vocabulary_size: int | None) -> tuple[PreTrain
     config = task.config(params, None)
     if params.model.init_from is None:
         config.vocab_size = vocabulary_size or params.text.vocabulary.size
+    model = new_model(params, config, torch.device("cpu"), None)
+    return model, segments_of(model)
+
+
+def new_model(
+    params: Params, config: PretrainedConfig, device: torch.device, extension: Extension | None
+) -> PreTrainedModel:
+    """The run's model without weights, its adapter put in. extension: by which its vocabulary is larger than that of the
+    folder the run starts from. Raises UserError where LoRA does not fit."""
+    task, lora = task_of(params), params.training.lora
     with torch.device("meta"):
         model = task.new_model(config)
-    fill_blanks(model, torch.device("cpu"))
-    task.freeze_unused(model, params)
-    return model, segments_of(model)
+        task.freeze_unused(model, params)
+        if lora is not None:
+            assert params.model.init_from is not None
+            add_lora(model, lora, model_folder(params.model.init_from), extension)
+    fill_blanks(model, device)
+    return model
 
 
 def store_folder(params: Params) -> Path:

@@ -2,6 +2,7 @@
 
     checkpoints/step-00001000/
         config.json, model-*.safetensors, model.safetensors.index.json, tokenizer files    any transformers program
+        adapter_config.json, adapter_model.safetensors                                     of a LoRA run: peft
         optimizer/*.safetensors                                                          the moments
         headrace.json                 step, data position, loss scale; size and SHA-256 or sum of every file
 
@@ -17,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
+from torch import nn
 from transformers import PretrainedConfig
 
 from headrace.errors import UserError
+from headrace.models.adapters import save_adapter_config
 from headrace.optim import LossScale
 from headrace.run_folder import RunFolder
 from headrace.store.files import file_sum
@@ -68,19 +71,24 @@ def write_checkpoint(
     state: TrainingState,
     decides: dict[str, Any],
     keep: int,
+    model: nn.Module | None = None,
 ) -> Path:
     """Write checkpoints/step-N, point `model` at it and delete all but the `keep` newest.
 
-    decides: the params that the numbers depend on; resuming compares them. Raises UserError when the disk refuses.
+    decides: the params that the numbers depend on; resuming compares them. model: it may hold an adapter, whose config goes
+    along. Raises UserError when the disk refuses.
     """
     final = run.checkpoints / f"step-{state.step:08d}"
     aside = _aside(final)
+    earlier = next(reversed(list_checkpoints(run)), None)
     try:
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
         config.save_pretrained(aside)
+        if model is not None:
+            save_adapter_config(model, aside)
         shutil.copytree(run.tokenizer, aside, dirs_exist_ok=True)
-        sums = write_snapshot(store, aside)
+        sums = write_snapshot(store, aside, earlier=earlier, earlier_sums=_sums_of(earlier))
         files = {}
         for path in sorted(path for path in aside.rglob("*") if path.is_file()):
             name = path.relative_to(aside).as_posix()
@@ -114,6 +122,17 @@ def keep_best(run: RunFolder, checkpoint: Path) -> None:
 def list_checkpoints(run: RunFolder) -> list[Path]:
     """Complete checkpoints, oldest first."""
     return sorted(path for path in run.checkpoints.glob("step-*") if (path / MANIFEST).is_file())
+
+
+def _sums_of(checkpoint: Path | None) -> dict[str, str]:
+    """The sum of each file of a checkpoint, as its manifest says; none where it cannot be read."""
+    if checkpoint is None:
+        return {}
+    try:
+        files = json.loads((checkpoint / MANIFEST).read_text("utf-8"))["files"]
+    except ValueError:
+        return {}
+    return {name: stamp for name, (_, stamp) in files.items()}
 
 
 def read_manifest(checkpoint: Path) -> dict[str, Any]:

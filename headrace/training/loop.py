@@ -14,6 +14,7 @@ import torch
 
 from headrace.evaluation.evaluate import describe
 from headrace.evaluation.room import Room, footprints, room_beside
+from headrace.models.adapters import adapter_of
 from headrace.optim import learning_rate
 from headrace.params import Params, PhaseParams
 from headrace.planning.beside import beside, describe_phase
@@ -299,7 +300,9 @@ class _Loop:
         plan, config = self.trainable.plan, self.trainable.config
         if plan is None or not plan.streams:
             return Room(plan.microbatch_tokens, 1) if plan else None
-        return room_beside(plan, footprints(self.params, config, self.precision, length), length)
+        adapter = adapter_of(self.trainable.model)
+        footprint_of = footprints(self.params, config, self.precision, length, adapter and adapter[1])
+        return room_beside(plan, footprint_of, length)
 
     def checkpoint(self) -> Path:
         """Written once a step, whoever asks."""
@@ -314,6 +317,7 @@ class _Loop:
             self.state,
             decisive_params(self.params),
             self.params.training.keep,
+            self.trainable.model,
         )
         ids, texts = self.source.shown_tokens(PROJECTOR_TOKENS)
         write_projector(self.run_folder, self._output_embeddings()[list(ids)].cpu().numpy(), texts)

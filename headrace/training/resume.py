@@ -77,7 +77,9 @@ def decisive_params(params: Params) -> dict[str, Any]:
     return {
         "run": {"seed": tree["run"]["seed"]},
         **{section: tree[section] for section in ("model", "task")},
-        "training": {key: tree["training"][key] for key in ("phases", "learning_rate", "schedule_clock", "optimizer")},
+        "training": {
+            key: tree["training"][key] for key in ("phases", "learning_rate", "schedule_clock", "optimizer", "lora")
+        },
     }
 
 

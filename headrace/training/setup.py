@@ -7,15 +7,14 @@ import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
 from headrace.errors import UserError
-from headrace.models.blank import fill_blanks
 from headrace.models.folder import open_weights
-from headrace.models.initial import initial_weights
+from headrace.models.initial import first_weights
 from headrace.models.segments import segments_of
 from headrace.optim import LossScale
 from headrace.params import Params
 from headrace.planning.device import Precision
 from headrace.planning.plan import Plan
-from headrace.planning.run import plan_run, store_folder
+from headrace.planning.run import new_model, plan_run, store_folder
 from headrace.progress import say
 from headrace.run_folder import RunFolder, model_folder
 from headrace.store.store import Store
@@ -64,17 +63,15 @@ def build_trainable(
     config = task.config(params, vocabulary)
     if weights is None and initialize and params.model.init_from is not None:
         weights = model_folder(params.model.init_from)
-    with torch.device("meta"):
-        model = task.new_model(config)
-    fill_blanks(model, precision.device)
-    task.freeze_unused(model, params)
     extension = vocabulary.extension if vocabulary is not None else None
+    model = new_model(params, config, precision.device, extension)
     held = open_weights(weights, model, extension=extension) if weights is not None else None
     if held is not None:
         held.fill_buffers(model)
         say(held.summary() + ("; those not in its files begin anew" if held.new else ""))
     vocabulary_layer = model.get_output_embeddings() or model.get_input_embeddings()
-    assert isinstance(vocabulary_layer, torch.nn.Linear | torch.nn.Embedding)
+    vocabulary_weight = vocabulary_layer.weight
+    assert isinstance(vocabulary_weight, torch.Tensor)
     segments = segments_of(model)
     head = next((i for i, segment in enumerate(segments) if segment.name == task.HEAD), -1)
     rule, plan = update_rule(params), None
@@ -96,11 +93,7 @@ def build_trainable(
         seed=params.run.seed,
     )
     for i in range(len(segments) if initialize else 0):
-        wanted = segments[i].parameters
-        found = held.tensors({name: p for name, p in wanted.items() if name in held.stored}) if held is not None else {}
-        if len(found) < len(wanted):
-            found = initial_weights(model, segments, i, params.run.seed, params.model.initial) | found
-        store.fill(i, found)
+        store.fill(i, first_weights(model, segments, i, params.run.seed, held, params.model.initial))
     policies: list[Policy] = plan.policies if plan is not None else ["keep"] * len(segments)
     streaming = Streaming(
         segments,
@@ -121,7 +114,7 @@ def build_trainable(
         tidy_above_bytes=plan.tidy_above_bytes if plan is not None else None,
     )
     install_segments(model, segments, streaming, run_by_task=[task.HEAD])
-    return Trainable(task, model, config, store, streaming, vocabulary_layer.weight, plan)
+    return Trainable(task, model, config, store, streaming, vocabulary_weight, plan)
 
 
 def check_model(params: Params) -> None:

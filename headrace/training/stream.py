@@ -27,10 +27,13 @@ from transformers import (
 )
 
 from headrace.errors import UserError
+from headrace.lora_params import LoraParams
+from headrace.models.adapter_names import CONFIG, base_folder
+from headrace.models.adapters import adapter_config, add_lora, base_model_of, inject
 from headrace.models.blank import fill_blanks
 from headrace.models.build import model_config
 from headrace.models.folder import open_weights
-from headrace.models.initial import initial_weights
+from headrace.models.initial import first_weights
 from headrace.models.presets import PRESETS
 from headrace.models.segments import Segment, segments_of
 from headrace.params import ModelParams, parse_bytes
@@ -59,6 +62,7 @@ def stream(
     microbatch: int | None = None,
     prefetch: int = 2,
     loss: Loss | None = None,
+    lora: LoraParams | None = None,
     seed: int = 0,
     device: Literal["cpu", "cuda"] = "cpu",
     machine: Machine = ASSUMED,
@@ -66,12 +70,13 @@ def stream(
     """A model whose weights, gradients and optimizer state live where there is room.
 
     model: a preset's name, a Hugging Face folder (its weights are read segment by segment; what it has none for begins anew,
-    and that is said), a transformers config (new weights), or a module with a list of blocks, with its weights. memory:
+    and that is said), a transformers config (new weights), or a module with a list of blocks, with its weights. A model or
+    folder with a LoRA adapter of peft trains the adapter alone. memory:
     what training may take, all but about 0.5 GiB for the interpreter; None = everything is resident. ram: with a GPU, host
     memory beside it; on a CPU for placement="ram" alone, which copies as to a GPU. store: folder for what does not fit.
     batch: the largest batch you will pass, (examples, tokens) or one such batch; what must fit is decided by it.
     microbatch: examples that go through the model at once; default: as many as fit. loss: (module, inputs) -> mean loss;
-    default: the module's own. device: cuda is written and has never run.
+    default: the module's own. lora: put a new adapter on the folder's model. device: cuda is written and has never run.
 
     Raises UserError: unknown name, weights that are not the model's, a module without a list of blocks, or what cannot fit,
     with what would.
@@ -81,7 +86,7 @@ def stream(
         raise UserError("device = 'cuda': no CUDA device is available here")
     if ram is not None and device == "cpu" and placement != "ram":
         raise UserError("ram: on a CPU, RAM is the device's memory; give memory alone")
-    module, weights = _module(model, seed, loss is not None, where)
+    module, weights = _module(model, seed, loss is not None, where, lora)
     memory_bytes = parse_bytes(memory) if memory is not None else None
     ram_bytes = parse_bytes(ram) if ram is not None else None
     segments = segments_of(module)
@@ -115,19 +120,25 @@ def stream(
 
 
 def _module(
-    model: str | Path | nn.Module | PretrainedConfig, seed: int, has_loss: bool, device: torch.device
+    model: str | Path | nn.Module | PretrainedConfig,
+    seed: int,
+    has_loss: bool,
+    device: torch.device,
+    lora: LoraParams | None,
 ) -> tuple[nn.Module, Callable[[list[Segment], int], dict[str, Tensor]] | None]:
     """The module, without weights unless it is the user's own, and where they come from."""
     if isinstance(model, nn.Module):
-        return model, None
+        if lora is not None:
+            raise UserError("lora: goes with a folder; give a module its adapter with peft, and pass that")
+        return base_model_of(model), None
     folder: Path | None = None
     if isinstance(model, PretrainedConfig):
         config = copy.deepcopy(model)
     elif str(model) in PRESETS:
         config = model_config(ModelParams(preset=str(model)))  # pyright: ignore[reportArgumentType]
-    elif (Path(model) / "config.json").is_file():
+    elif (Path(model) / "config.json").is_file() or (Path(model) / CONFIG).is_file():
         folder = Path(model)
-        config = AutoConfig.from_pretrained(folder)
+        config = AutoConfig.from_pretrained(base_folder(folder))
     else:
         raise UserError(
             f"{model}: neither a folder with a config.json nor one of the presets: {', '.join(PRESETS)}; "
@@ -135,25 +146,27 @@ def _module(
         )
     config.dtype = torch.float32  # whatever the files hold: what trains is fp32
     with torch.device("meta"):
-        made = _class_of(config, has_loss)(config)
+        made = class_of(config, has_loss)(config)
+        if lora is not None:
+            if folder is None:
+                raise UserError("lora: an adapter goes on weights that are there; give their folder as the model")
+            add_lora(made, lora, folder)
+        elif folder is not None and (adapter := adapter_config(folder)) is not None:
+            adapter.inference_mode = False
+            inject(made, adapter)
     fill_blanks(made, device)
     made.train()
     if folder is None:
-        return made, lambda segments, i: initial_weights(made, segments, i, seed)
+        return made, lambda segments, i: first_weights(made, segments, i, seed)
     held = open_weights(folder, made)
     held.fill_buffers(made)
     if held.new or held.left:
         say(held.summary() + ("; those not in its files begin anew" if held.new else ""))
 
-    def weights(segments: list[Segment], i: int) -> dict[str, Tensor]:
-        wanted = segments[i].parameters
-        found = held.tensors({name: p for name, p in wanted.items() if name in held.stored})
-        return found if len(found) == len(wanted) else initial_weights(made, segments, i, seed) | found
-
-    return made, weights
+    return made, lambda segments, i: first_weights(made, segments, i, seed, held)
 
 
-def _class_of(config: PretrainedConfig, has_loss: bool) -> Callable[[PretrainedConfig], PreTrainedModel]:
+def class_of(config: PretrainedConfig, has_loss: bool) -> Callable[[PretrainedConfig], PreTrainedModel]:
     """The class the config names, or else the one that is pretrained with its kind of model. has_loss: the user computes
     the loss, so that a model without a head will do."""
     for name in config.architectures or ():

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from headrace.errors import UserError
+from headrace.models.adapters import save_adapter_config
 from headrace.models.segments import Segment, segments_of
 from headrace.optim import clip_coefficient, describe
 from headrace.store.files import file_sum
@@ -64,6 +65,8 @@ class StreamedModel:
     updates: int = 0
     plan: Any = None
     gradient_norm: float = field(default=math.nan, init=False)
+    earlier: tuple[Path | None, dict[str, str]] = field(default=(None, {}), init=False)
+    """The last folder written, and the sums of its files: what does not train is linked from there."""
 
     def step(self, batch: Mapping[str, Any]) -> float:
         """Forward, backward, clip and update on one batch (tensors with examples along their first dimension).
@@ -183,14 +186,16 @@ class StreamedModel:
         aside.mkdir(parents=True)
         self.streaming.fetcher.rest()
         try:
-            sums = write_snapshot(self.store, aside, optimizer)
+            sums = write_snapshot(self.store, aside, optimizer, *self.earlier)
             if self.config is not None:
                 self.config.save_pretrained(aside)
+            save_adapter_config(self.model, aside)
             rule = describe(self.optimizer.rule)
             state = {"updates": self.updates, "seed": self.running.seed, "optimizer": rule, "sums": sums}
             if optimizer:
                 (aside / SNAPSHOT).write_text(json.dumps(state, indent=1))
             aside.rename(folder)
+            self.earlier = folder, sums
         except OSError as error:
             shutil.rmtree(aside, ignore_errors=True)
             raise UserError(f"{folder}: cannot be written ({error.strerror})") from None

@@ -102,10 +102,17 @@ def measured_step(made: sm.StreamedModel, family: str) -> dict[str, Any]:
         ("bert", "three", "spill", 60_000, LAZY),
         ("t5", "three", "keep", 0, optimizers.AdamW(lr=1e-3, max_norm=None)),
         ("gpt2", "three", "recompute", 0, optimizers.AdamW(lr=1e-3, weights="split_bf16")),
+        ("gpt2_lora", "disk", "keep", 0, LAZY),
+        ("gpt2_lora", "disk", "recompute", 0, optimizers.AdamW(lr=1e-3, weights="split_bf16")),
+        ("bert_lora", "three", "spill", 10_000, LAZY),
+        ("bert_lora", "mixed", "recompute", 0, LAZY),
+        ("gpt2_lora", "three", "keep", 0, optimizers.AdamW(lr=1e-3, max_norm=None)),
     ],
 )
 def test_bytes_a_step(tmp_path, monkeypatch, family, placement, policy, held_bytes, optimizer):
     """Of the whole and of every segment."""
+    if family.endswith("_lora"):
+        pytest.importorskip("peft")
     for module in (activations_module, footprint_module):
         monkeypatch.setattr(module, "SMALL_BYTES", 1 << 10)
     segments = segments_of(make(family, 0.1))

@@ -58,6 +58,9 @@ def mean_of(x: Tensor) -> Tensor:
 
 
 def make(family: str, dropout: float, seed: int = 0) -> nn.Module:
+    """family: one of FAMILIES, or with "_lora" behind it the same with a LoRA adapter that has done some work."""
+    if family.endswith("_lora"):
+        return with_lora(make(family.removesuffix("_lora"), dropout, seed), dropout)
     torch.manual_seed(seed)
     if family == "hand_written":
         return HandWritten(dropout)
@@ -143,6 +146,22 @@ def make(family: str, dropout: float, seed: int = 0) -> nn.Module:
     return model
 
 
+def with_lora(model: nn.Module, dropout: float = 0.0) -> nn.Module:
+    import peft  # an extra
+
+    bert = getattr(model.config, "model_type", "") == "bert"
+    config = peft.LoraConfig(
+        r=4,
+        lora_alpha=8,
+        lora_dropout=dropout,
+        target_modules=["query", "value", "intermediate.dense"] if bert else ["c_attn", "c_fc"],
+        modules_to_save=["cls.seq_relationship"] if bert else None,
+        fan_in_fan_out=not bert,
+        init_lora_weights=False,
+    )
+    return peft.inject_adapter_in_model(config, model)
+
+
 TOKENS = {"bos_token_id": 0, "eos_token_id": 0}
 
 
@@ -150,6 +169,6 @@ def batch(family: str, seed: int, examples: int = 8, length: int = 12) -> dict[s
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(1, VOCABULARY, (examples, length), generator=generator)
     made = {"input_ids": ids, "labels": torch.randint(1, VOCABULARY, (examples, length), generator=generator)}
-    if family == "bert":
+    if family.startswith("bert"):
         made["next_sentence_label"] = torch.randint(0, 2, (examples,), generator=generator)
     return made
