@@ -160,6 +160,9 @@ def _what(params: Params, run: RunFolder, metrics: Records, report: dict[str, An
         ("Vocabulary", "{kind}, {size:,} entries".format(**{"kind": "–", "size": 0, **report.get("vocabulary", {})})),
     ]
     on_records = "records" in report
+    if params.data is not None:
+        kind = read_dict(run.tokenizer / "vocabulary.json").get("kind", "–")
+        model[-1] = ("Vocabulary", f"{kind}, {join(config, '', 'vocab_size')} entries")
     source, data = ("Records", record_facts(params, report)) if on_records else ("Text", text_facts(params, report))
     if params.data is not None:
         source, data = "Rows", _row_facts(params, run)
