@@ -251,6 +251,8 @@ def _work(sizes: Sizes, choice: Choice, work: Work, machine: Machine) -> WorkPla
         # Whole parameters are read, updated and written one after the other; chunks at the same time.
         one_by_one = sizes.rule.needs_whole_parameter
         busy_s = bounds["compute"] + (bounds["update"] + moved_s if one_by_one else max(bounds["update"], moved_s))
+        # What is fetched meanwhile takes the system's part of its transfers from the same cores.
+        busy_s += moved.read_bytes * machine.transfer_cpu_s_per_byte / machine.cores
     if sizes.apart(choice.placements):
         bounds["link"] = moved.link_bytes / machine.link_bytes_per_s
         if sizes.device.type != "cpu" and not sizes.eager:  # the host's cores have nothing else to do
