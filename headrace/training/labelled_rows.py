@@ -45,6 +45,16 @@ def open_labelled(params: Params, run: RunFolder, vocabulary: Vocabulary) -> Lab
     return LabelledSource(params, vocabulary, train_set, held_out_set)
 
 
+def with_rows(params: Params) -> Params:
+    """What `open_labelled` fills in, as far as it can be told without a vocabulary: a row counts as one feature."""
+    task = labelled_task_of(params)
+    rows, held_out = _split(params)
+    train = [task.parse(row, params, need_label=True) for row in rows]
+    params = with_labels(params, data_of(params).labels or task.labels(train, params))
+    hidden_size = task.config(params, None).hidden_size
+    return with_steps(params, max(1, len(train)), task.PEAK_LEARNING_RATE, hidden_size, bool(held_out))
+
+
 def evaluation_length(params: Params) -> int:
     return params.evaluation.sequence_length or params.training.phases[-1].sequence_length
 

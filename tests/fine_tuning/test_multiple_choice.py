@@ -7,6 +7,7 @@ import torch
 from conftest import GOOD, OTHER, write_rows
 from transformers import BertForMultipleChoice
 
+from headrace.cli.plan_stage import plan_stage
 from headrace.cli.stages import run_stages
 from headrace.errors import UserError
 from headrace.labelled.features import FeatureRule, make_batch
@@ -69,6 +70,13 @@ def test_the_loss_is_that_of_transformers(job, tmp_path):
         assert found.item() == pytest.approx(expected.item(), rel=1e-6)
         losses.append(found.item())
     assert sum(losses) == pytest.approx(1.1, abs=0.3)  # ln 3, untrained
+
+
+def test_the_plan_knows_steps_and_choices_before_anything_is_made(job, tmp_path):
+    params = params_of(job, tmp_path)
+    [work] = plan_stage(params).works
+    assert (work.steps, work.examples, work.length) == (2 * 8, 3 * 8, 32)  # 60 rows in batches of 8, twice
+    assert not params.run.folder.exists()
 
 
 def test_a_run_ends_with_figures_and_wrong_rows_are_told(job, tmp_path):
