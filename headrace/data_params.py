@@ -17,17 +17,18 @@ class FieldsParams(Section):
     label: str = "label"
     """classification, multiple_choice (the number of the right choice, from 0)."""
     tokens: str = "tokens"
-    """token_classification of words: a list of words, beside `tags`."""
+    """token_classification of words: a list of words, beside `tags`; rows without it are read as `text` with `spans`."""
     tags: str = "tags"
-    """One tag a word: O, B-TYPE, I-TYPE."""
+    """One tag a word: O, B-TYPE, I-TYPE (or those of IOB1, BIOES)."""
     spans: str = "spans"
-    """token_classification of characters: a list of {start, stop, label} over `text`."""
+    """token_classification of characters: a list of {"span": [start, stop], "type": ...} over `text`; "start", "end" or
+    "stop", and "label" are understood as well, and [start, stop, type]."""
     question: str = "question"
     """question_answering, multiple_choice."""
     context: str = "context"
     """question_answering."""
     answers: str = "answers"
-    """question_answering: {text: [...], answer_start: [...]}, as in SQuAD."""
+    """question_answering: {text: [...], answer_start: [...]}, as in SQuAD, or a list of {text, answer_start}."""
     choices: list[str] = ["choices"]
     """multiple_choice: one column that holds a list, or one column a choice."""
     summary: str = "summary"
@@ -54,7 +55,8 @@ class DataParams(Section):
     """Character encoding; `auto` detects UTF-8, UTF-16, Shift-JIS and EUC-JP."""
     fields: FieldsParams = FieldsParams()
     labels: list[str] | None = None
-    """All labels in the order of the model's outputs; default: those of the training rows, sorted."""
+    """All labels in the order of the model's outputs; default: those of the training rows, sorted. token_classification:
+    the types of entities, without B- and I-."""
     held_out: BelowOne = 0.1
     """Share of the training rows kept for evaluation where `evaluation` names no files, chosen by a hash of the row."""
 
@@ -66,6 +68,6 @@ class DataParams(Section):
     @field_validator("labels")
     @classmethod
     def _each_once(cls, value: list[str] | None) -> list[str] | None:
-        if value is not None and (len(value) < 2 or len(set(value)) < len(value)):
-            raise ValueError("should name at least two labels, each once")
+        if value is not None and (not value or len(set(value)) < len(value)):
+            raise ValueError("should name all labels, each once")
         return value

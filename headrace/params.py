@@ -153,6 +153,8 @@ class Params(Section):
                 raise ValueError(
                     "data has no meaning for task.kind = 'masked_lm', which learns from text; choose another task"
                 )
+            if self.data.labels and len(self.data.labels) < 2 and kind != "token_classification":
+                raise ValueError(f"data.labels = {self.data.labels!r}: should name at least two labels")
             beside = {"text.input": self.text.input}
         for path, value in beside.items():
             if value:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from headrace.labelled.spans import Encoded
+from headrace.labelled.windows import Window
 from headrace.text.batches import Batch, Microbatch, split_rows
 
 
@@ -29,8 +31,10 @@ class Feature:
     label: int | float | tuple[int, int] | None = None  # of the whole; None: not known
     target_positions: np.ndarray = field(
         default_factory=no_targets
-    )  # (M,) places in the first row where a token is predicted
+    )  # (M,) places in the first row where a token, or the tag of one, is predicted
     target_ids: np.ndarray = field(default_factory=no_targets)  # (M,)
+    encoded: Encoded | None = None  # the text that predictions are places in
+    window: Window | None = None  # where its tokens stand in the first row
 
     @property
     def length(self) -> int:

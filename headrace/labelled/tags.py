@@ -15,6 +15,7 @@ import numpy as np
 
 from headrace.errors import InputError
 from headrace.labelled.row import Row, field_of, shown
+from headrace.labelled.scripts import UNSPACED
 from headrace.labelled.spans import Encoded, span_of_tokens, tokens_of_span
 
 IGNORED = -100
@@ -32,10 +33,10 @@ class Entity(NamedTuple):
 def entities_of(row: Row, text_field: str = "text", entities_field: str = "entities") -> tuple[str, list[Entity]]:
     """The text and its entities, as {"span": [start, stop], "type": ..., "name": the text there, if given}; "start",
     "end" and "label" are understood as well, and the triple [start, stop, type]."""
-    text = field_of(row, text_field, "data.text")
+    text = field_of(row, text_field, "data.fields.text")
     entities = [
         _entity(given, text, f"{row.source}: {entities_field}[{index}]")
-        for index, given in enumerate(field_of(row, entities_field, "data.entities", list))
+        for index, given in enumerate(field_of(row, entities_field, "data.fields.spans", list))
     ]
     return text, entities
 
@@ -117,13 +118,15 @@ class Words:
     spans: list[tuple[int, int]]
 
 
-def joined_words(words: Sequence[str], joiner: str = " ") -> Words:
-    """joiner: " " for languages that write spaces, "" for Japanese."""
-    spans, at = [], 0
+def joined_words(words: Sequence[str]) -> Words:
+    """With a space between two words, but none beside a character of a script that writes none."""
+    spans, text = [], ""
     for word in words:
-        spans.append((at, at + len(word)))
-        at += len(word) + len(joiner)
-    return Words(joiner.join(words), spans)
+        if text and word and not (UNSPACED.match(text[-1]) or UNSPACED.match(word[0])):
+            text += " "
+        spans.append((len(text), len(text) + len(word)))
+        text += word
+    return Words(text, spans)
 
 
 def first_tokens(words: Words, encoded: Encoded) -> np.ndarray:

@@ -13,7 +13,15 @@ from transformers import PretrainedConfig, PreTrainedModel
 from headrace.labelled.features import Feature
 from headrace.labelled.row import Row
 from headrace.params import Params, PhaseParams
-from headrace.tasks import causal_lm, classification, completion, masked_lm, multiple_choice, summarization
+from headrace.tasks import (
+    causal_lm,
+    classification,
+    completion,
+    masked_lm,
+    multiple_choice,
+    summarization,
+    token_classification,
+)
 from headrace.text.batches import Batch, MakesBatches, Microbatch
 from headrace.text.examples import ExampleRule
 from headrace.text.vocabulary import Vocabulary
@@ -148,6 +156,7 @@ _TEXT: dict[str, TextTask] = {"masked_lm": masked_lm, "causal_lm": causal_lm}
 _LABELLED: dict[str, LabelledTask] = {
     "classification": classification,
     "regression": classification,
+    "token_classification": token_classification,
     "multiple_choice": multiple_choice,
     "summarization": summarization,
     "causal_lm": completion,

@@ -70,10 +70,15 @@ def truth(example: Example) -> dict[str, Any]:
 
 
 def labels(examples: Sequence[Example], params: Params) -> list[str] | None:
-    """All labels there are, sorted, numbers by their value; None for regression."""
+    """All labels there are, sorted, numbers by their value; None for regression. Raises UserError for a single one."""
     if params.task.kind == "regression":
         return None
     found = {str(example.label) for example in examples}
+    if len(found) < 2:
+        raise UserError(
+            f"data.train: all {len(examples):,} rows have the label {', '.join(found)!r}, so there is nothing to tell apart; "
+            f"give rows of two labels or more, or name all labels in data.labels"
+        )
     whole = all(label.lstrip("-").isdigit() for label in found)
     return sorted(found, key=int) if whole else sorted(found)
 

@@ -115,9 +115,10 @@ def _check_same_use(params: Params, config: PretrainedConfig, name: str, labels:
             f"{'regression' if was_regression else 'classification'}; start from the model it was made from"
         )
     if before == name and data_of(params).labels is not None and labels is not None and config.id2label != labels:
+        which = "the types of these" if params.task.kind == "token_classification" else "these"
         raise UserError(
             f"the labels of data are {_named(labels)}, and model.init_from = {str(params.model.init_from)!r} was trained for "
-            f"{_named(config.id2label)}; set data.labels to these, in this order, or start from the model it was made from"
+            f"{_named(config.id2label)}; set data.labels to {which}, in this order, or start from the model it was made from"
         )
 
 

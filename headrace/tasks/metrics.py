@@ -15,6 +15,15 @@ def metrics_of_scikit_learn() -> Any:
     return metrics
 
 
+def metrics_of_seqeval() -> Any:
+    """`seqeval.metrics`; raises MissingExtraError."""
+    try:
+        from seqeval import metrics
+    except ImportError:
+        raise MissingExtraError("Judging entities", "seqeval", "tasks") from None
+    return metrics
+
+
 def rouge_scorer(names: Sequence[str], tokenize: Callable[[str], list[str]] | None = None) -> Any:
     """A `RougeScorer` of rouge-score, with words of one's own; raises MissingExtraError."""
     try:

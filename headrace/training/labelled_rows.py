@@ -28,13 +28,7 @@ def open_labelled(params: Params, run: RunFolder, vocabulary: Vocabulary) -> Lab
     train = [task.parse(row, params, need_label=True) for row in rows]
     judged = [task.parse(row, params, need_label=True) for row in held_out]
     if data.labels is None:
-        labels = task.labels(train, params)
-        if labels is not None and len(labels) < 2:
-            raise UserError(
-                f"data.train: all {len(train):,} rows have the label {', '.join(labels)!r}, so there is nothing to tell apart; "
-                f"give rows of two labels or more, or name all labels in data.labels"
-            )
-        params = with_labels(params, labels)
+        params = with_labels(params, task.labels(train, params))
     length = max(phase.sequence_length for phase in params.training.phases)
     train_set = encode(params, vocabulary, train, length)
     hidden_size = task.config(params, vocabulary).hidden_size

@@ -126,8 +126,14 @@ def test_words_label_their_first_tokens(wordpiece):
     assert tags_of_words(words, tokens, tags) == ["B-d", "I-d", "O", "O", "B-e"]
 
 
+def test_words_are_joined_as_their_script_writes():
+    words = joined_words(["New", "York", "は", "", "大きい", "、", "and", "so", "on", "."])
+    assert words.text == "New Yorkは大きい、and so on ."
+    assert [words.text[start:stop] for start, stop in words.spans][:4] == ["New", "York", "は", ""]
+
+
 def test_a_token_over_two_words():
-    words = joined_words(["東", "京", "へ"], joiner="")
+    words = joined_words(["東", "京", "へ"])
     tokens = encoded((0, 2), (2, 3))
     assert first_tokens(words, tokens).tolist() == [0, -1, 1]
     assert tags_of_words(words, tokens, ["B-place", "O"]) == ["B-place", "I-place", "O"]
