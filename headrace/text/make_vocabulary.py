@@ -1,6 +1,7 @@
 """The first stage of prepare: the run's vocabulary, trained on a sample of its text or loaded."""
 
 import json
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -61,6 +62,8 @@ def make_vocabulary(params: Params, run: RunFolder, paths: list[Path], text_form
             strip_accents=text.strip_accents,
             causal=causal or None if params.data is not None else causal,
         )
+        if params.model.init_from is not None:
+            _check_entries(params.model.init_from, load, vocabulary)
         report: dict[str, Any] = {"loaded": str(load)}
         if wanted.extend:
             sample = _sample(params, paths, text_format)
@@ -113,6 +116,28 @@ def _settings_of(wanted: VocabularyParams) -> dict[str, Any]:
     others = {"k", "overlapping", "binning", "extend"}
     used = {"kmer": {"k", "overlapping"}, "bins": {"binning"}}.get(wanted.kind, set())
     return wanted.model_dump(mode="json", exclude=others - used - ({"extend"} if wanted.extend else set()))
+
+
+def _check_entries(init_from: Path, load: Path, vocabulary: Vocabulary) -> None:
+    """Refuse a vocabulary whose ids mean other tokens than those the model's weights were trained with."""
+    folder = model_folder(init_from)
+    if folder == load:
+        return
+    with tempfile.TemporaryDirectory() as aside:
+        try:
+            theirs = load_vocabulary(folder, Path(aside) / "tokenizer", causal=None)
+        except UserError:  # a model without a tokenizer: there is nothing to compare with
+            return
+        count = min(theirs.size, vocabulary.size)
+        differing = [i for i in range(count) if theirs.token_text(i) != vocabulary.token_text(i)]
+        if differing or vocabulary.size < theirs.size:
+            first = differing[0] if differing else vocabulary.size
+            here = repr(vocabulary.token_text(first)) if differing else "none"
+            raise UserError(
+                f"text.vocabulary.load = {load}: is another vocabulary than that of model.init_from = {str(init_from)!r}: "
+                f"{len(differing):,} of {count:,} entries differ; id {first} is {here} here and {theirs.token_text(first)!r} "
+                f"there. Leave text.vocabulary.load out"
+            )
 
 
 def _sampled_sentences(params: Params, paths: list[Path], text_format: str) -> Iterator[tuple[str, str]]:

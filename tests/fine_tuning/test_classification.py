@@ -224,3 +224,9 @@ def test_a_folder_that_was_made_for_something_else_is_refused_with_both_sides(jo
     assert "regression" in regression
     with pytest.raises(UserError, match="has a vocabulary of its own"):
         job(text={"vocabulary": {"kind": "byte"}})
+    other = tmp_path / "vocab.txt"
+    entries = (pretrained / "vocab.txt").read_text("utf-8").split("\n")
+    other.write_text("\n".join([*entries[:-2], entries[-1], entries[-2]]), "utf-8")
+    params = job(run={"folder": str(tmp_path / "third")}, text={"vocabulary": {"load": str(other)}})
+    with pytest.raises(UserError, match=r"2 of \d+ entries differ; id \d+ is 'awful' here and 'great' there"):
+        opened(params)
