@@ -5,8 +5,16 @@ from transformers import BertConfig, PretrainedConfig
 from headrace.text.batches import Batch
 
 
-def training_flops(task: str, config: PretrainedConfig, block_weights: int, batch: Batch) -> float:
-    """Of one optimizer step on the batch. block_weights: weights of the matrices inside the model's blocks."""
+def training_flops(
+    task: str, config: PretrainedConfig, block_weights: int, batch: Batch, frozen_weights: int = 0, frozen_head: int = 0
+) -> float:
+    """Of one optimizer step on the batch. block_weights: weights of the matrices inside the model's blocks. frozen_weights,
+    frozen_head: how many of them, and of the output layer's, do not train: a gradient less, 2 FLOPs a weight and token."""
+    left_out = 2.0 * (frozen_weights * batch.num_tokens + frozen_head * batch.num_targets)
+    return _all_trained_flops(task, config, block_weights, batch) - left_out
+
+
+def _all_trained_flops(task: str, config: PretrainedConfig, block_weights: int, batch: Batch) -> float:
     if task not in ("masked_lm", "causal_lm"):
         return encoder_training_flops(config, block_weights, batch.num_tokens, batch.sum_squared_lengths)
     if task == "masked_lm":

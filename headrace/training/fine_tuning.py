@@ -10,6 +10,9 @@ from headrace.params import Params, validate_params
 
 WIDTH_OF_BASE = 768
 MOST_TIMES_BASE = 6.0
+TIMES_FOR_LORA = (
+    10.0  # Schulman et al. 2025, "LoRA Without Regret": the best rate is about ten times that of all weights
+)
 
 
 def with_labels(params: Params, labels: list[str] | None) -> Params:
@@ -22,7 +25,8 @@ def with_labels(params: Params, labels: list[str] | None) -> Params:
 def with_steps(params: Params, num_features: int, peak: float, hidden_size: int, evaluates: bool) -> Params:
     """The same params with steps for epochs, and with a learning rate and evaluations once an epoch where none are given.
 
-    peak: of the learning rate for a model of BERT-base's width; narrower ones take more, in inverse proportion."""
+    peak: of the learning rate for a model of BERT-base's width; narrower ones take more, in inverse proportion, and adapters
+    more than the weights they are beside."""
     tree = params.model_dump(mode="json")
     training = tree["training"]
     for phase in training["phases"]:
@@ -33,6 +37,7 @@ def with_steps(params: Params, num_features: int, peak: float, hidden_size: int,
     total = sum(phase["steps"] for phase in training["phases"])
     if training["learning_rate"] is None and not all(phase["learning_rate"] for phase in training["phases"]):
         factor = min(max(WIDTH_OF_BASE / hidden_size, 1.0), MOST_TIMES_BASE)
+        factor *= TIMES_FOR_LORA if training["lora"] is not None else 1.0
         top = training["peak_learning_rate"] or peak * factor
         training["learning_rate"] = _up_and_down(top, total, round(params.training.warmup * total))
     return validate_params(tree)

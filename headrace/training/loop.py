@@ -156,7 +156,8 @@ class _Loop:
             lr = self._learning_rate(phase)
             with self.measured.step(f"phase {self.state.phase}"):
                 result = self._step(batch, cursor, lr)
-            since.add(batch, training_flops(self.params.task.kind, self.trainable.config, self._block_weights, batch))
+            kind, config = self.params.task.kind, self.trainable.config
+            since.add(batch, training_flops(kind, config, self._block_weights, batch, *self._frozen_weights))
             step, done = self.state.step, self.state.phase_step == phase.steps
             if step % training.log_every == 0 or done:
                 self._record(batch, result, lr, since, batches.waited_s)
@@ -336,8 +337,20 @@ class _Loop:
     @cached_property
     def _block_weights(self) -> int:
         """Weights of matrices inside blocks: what each token is multiplied with."""
+        return sum(parameter.numel() for parameter in self._block_matrices)
+
+    @cached_property
+    def _frozen_weights(self) -> tuple[int, int]:
+        """Those of them that do not train, and those of an output layer over the vocabulary."""
+        head = self.trainable.vocabulary_weight
+        predicts_tokens = self.params.task.kind in ("masked_lm", "causal_lm")
+        in_blocks = sum(parameter.numel() for parameter in self._block_matrices if not parameter.requires_grad)
+        return in_blocks, head.numel() if predicts_tokens and not head.requires_grad else 0
+
+    @property
+    def _block_matrices(self) -> Iterator[torch.nn.Parameter]:
         parameters = (p for s in self.trainable.store.segments if "block-" in s.name for p in s.parameters.values())
-        return sum(parameter.numel() for parameter in parameters if parameter.ndim >= 2)
+        return (parameter for parameter in parameters if parameter.ndim >= 2)
 
 
 class _Interval:
