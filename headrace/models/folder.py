@@ -150,8 +150,6 @@ def open_weights(
         if tensor is None:
             if has_adapter or not in_files.get(name, name).startswith(PREFIX):  # an adapter begins with its run
                 new.append(in_files.get(name, name))
-        elif tensor.shape != tuple(parameter.shape) or tensor.dtype not in DTYPES:
-            new.append(name)
         elif tensor.dtype not in DTYPES or (
             tensor.shape != tuple(parameter.shape) and not grows(tensor, tuple(parameter.shape), extension)
         ):
