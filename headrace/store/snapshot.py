@@ -27,6 +27,7 @@ from headrace.store.adapter_file import write_adapter
 from headrace.store.disk import DiskSegment
 from headrace.store.files import header_of, slab_sum, write_slab
 from headrace.store.layout import Part
+from headrace.store.placement import SegmentState
 from headrace.store.roles import Role
 from headrace.store.store import Store
 
@@ -40,52 +41,55 @@ def write_snapshot(
 ) -> dict[str, str]:
     """Write or link everything into an existing folder; returns the sum of each slab file. Nothing may be fetching.
     earlier: a snapshot of the same run, with its sums."""
-    known = earlier_sums or {}
     store.flush(sums=True)
     if optimizer:
         (folder / "optimizer").mkdir()
     sums: dict[str, str] = {}
     where: dict[str, str] = {}
-    total_bytes = 0
     trainable: dict[Path, Part] = {}
     for i, (layout, state) in enumerate(zip(store.layouts, store.states, strict=True)):
-        if not layout.entries:
-            continue
-        roles = state.roles if optimizer else ()
         for part in layout.parts:
-            name, header = store.weight_file(i, part.trains), header_of(part.entries, store.weight_dtype)
-            base = [entry for entry in part.entries if not entry.file_name.startswith(PREFIX)]
-            where |= dict.fromkeys((entry.file_name for entry in base), name)
-            total_bytes += sum(entry.size for entry in base) * store.weight_dtype.itemsize
-            trainable |= {folder / name: part} if part.trains else {}
-            if isinstance(state, DiskSegment):
-                file = state.weights if part.trains else state.frozen
-                sums[name] = state.sum_of(file)
-                _link(file, folder / name)
-                continue
-            stored = state.weight[part.start : part.stop].to(store.weight_dtype).cpu()
-            there = earlier / name if earlier is not None else None
-            if not part.trains and there and there.is_file() and known.get(name) == slab_sum(header, stored):
-                sums[name] = known[name]
-                _link(there, folder / name)
-            else:
-                sums[name] = write_slab(folder / name, header, stored)
-        for role in roles:
+            name = store.weight_file(i, part.trains)
+            where |= {e.file_name: name for e in part.entries if not e.file_name.startswith(PREFIX)}
+            known = (earlier / name, earlier_sums.get(name)) if earlier and earlier_sums and not part.trains else None
+            sums[name] = _put_weights(state, part, folder / name, known)
+            if part.trains:
+                trainable[folder / name] = part
+        for role in state.roles if optimizer else ():
             name = state_file(i, store, role)
-            if isinstance(state, DiskSegment):
-                sums[name] = state.sum_of(state.state[role.name])
-                _link(state.state[role.name], folder / name)
-                continue
-            header = header_of(role.entries, role.dtype, f".{role.name}")
-            sums[name] = write_slab(folder / name, header, state.state[role.name].cpu())
+            sums[name] = _put_state(state, role, folder / name)
     write_adapter(folder, trainable, store.weight_dtype)
     for path, part in trainable.items() if not optimizer else ():
         if all(entry.file_name.startswith(PREFIX) for entry in part.entries):
             path.unlink()  # the adapter's file says it all
             del sums[path.name]
-    index = {"metadata": {"total_size": total_bytes}, "weight_map": where}
+    sizes = [entry.size for layout in store.layouts for entry in layout.entries if entry.file_name in where]
+    index = {"metadata": {"total_size": sum(sizes) * store.weight_dtype.itemsize}, "weight_map": where}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1, sort_keys=True))
     return sums
+
+
+def _put_weights(state: SegmentState, part: Part, target: Path, known: tuple[Path, str | None] | None) -> str:
+    """Link a part's file, or write it; returns its sum. known: a file of an earlier snapshot that may be the same, and its
+    sum."""
+    if isinstance(state, DiskSegment):
+        file = state.weights if part.trains else state.frozen
+        _link(file, target)
+        return state.sum_of(file)
+    header = header_of(part.entries, state.weight_dtype)
+    stored = state.weight[part.start : part.stop].to(state.weight_dtype).cpu()
+    if known is not None and known[0].is_file() and known[1] == (found := slab_sum(header, stored)):
+        _link(known[0], target)
+        return found
+    return write_slab(target, header, stored)
+
+
+def _put_state(state: SegmentState, role: Role, target: Path) -> str:
+    """Link a role's file, or write it; returns its sum."""
+    if isinstance(state, DiskSegment):
+        _link(state.state[role.name], target)
+        return state.sum_of(state.state[role.name])
+    return write_slab(target, header_of(role.entries, role.dtype, f".{role.name}"), state.state[role.name].cpu())
 
 
 def read_snapshot(store: Store, folder: Path) -> None:
