@@ -178,6 +178,11 @@ class Params(Section):
                     f"{str(self.model.init_from)!r} has a vocabulary of its own, and its weights mean nothing with another; "
                     f"leave text.vocabulary out"
                 )
+        if vocabulary.extend and vocabulary.load is None and self.model.init_from is None:
+            raise ValueError(
+                f"text.vocabulary.extend = {vocabulary.extend} extends a vocabulary that exists, and neither text.vocabulary.load "
+                f"nor model.init_from is given; name a tokenizer, or raise text.vocabulary.size instead"
+            )
         if self.data is not None and self.model.init_from is None and vocabulary.load is None:
             raise ValueError(
                 "text.vocabulary.load: is required for tasks on data where model.init_from is not given (labelled rows are "

@@ -37,8 +37,9 @@ class VocabularyParams(Section):
     """Use this vocabulary instead of training one: a Hugging Face tokenizer folder, a SentencePiece .model or a BERT
     vocab.txt."""
     extend: NonNegativeInt = 0
-    """Learn this many more entries from the text on top of `load`: whole words of a WordPiece vocabulary, pieces of a
-    SentencePiece unigram one. A model that grows with it begins their rows as the means of the pieces they replace."""
+    """Learn this many more entries from the text on top of `load`, or of the vocabulary of `model.init_from`: whole words of a
+    WordPiece vocabulary, pieces of a SentencePiece unigram one. A model that grows with it begins their rows as the means of
+    those of the pieces they replace."""
 
     @model_validator(mode="after")
     def _keys_fit_the_kind(self) -> "VocabularyParams":
@@ -49,11 +50,6 @@ class VocabularyParams(Section):
                     f"text.vocabulary.{name} = {getattr(self, name)!r} has no meaning for kind = {self.kind!r}; leave it out "
                     f"or set text.vocabulary.kind = {kind}"
                 )
-        if self.extend and self.load is None:
-            raise ValueError(
-                f"text.vocabulary.extend = {self.extend} extends a vocabulary that is loaded, and text.vocabulary.load is not "
-                "given; name a tokenizer there, or raise text.vocabulary.size instead"
-            )
         return self
 
 
