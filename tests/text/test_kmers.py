@@ -90,8 +90,8 @@ def test_no_masked_base_is_in_a_kmer_that_is_seen(k):
     assert 0.10 < share <= 0.15 + 200 * k / (~special).sum()
 
 
-def test_a_batch_of_dna_masks_runs(tmp_path):
-    (tmp_path / "in.fa").write_text("".join(f">{i}\n{s}\n" for i, s in enumerate(sequences(60, most=600))))
+def prepared(tmp_path, vocabulary, texts, preset="bert-tiny"):
+    (tmp_path / "in.fa").write_text("".join(f">{i}\n{s}\n" for i, s in enumerate(texts)))
     params = validate_params(
         {
             "run": {"folder": tmp_path / "run"},
@@ -101,16 +101,46 @@ def test_a_batch_of_dna_masks_runs(tmp_path):
                 "language": "dna",
                 "held_out": 0.1,
                 "workers": 1,
-                "vocabulary": {"kind": "kmer", "k": 4},
+                "vocabulary": vocabulary,
             },
-            "model": {"preset": "bert-tiny"},
+            "model": {"preset": preset},
             "task": {"kind": "masked_lm", "examples": "documents"},
             "training": {"phases": [{"sequence_length": 64, "batch_size": 8, "steps": 1}], "learning_rate": 1e-3},
         }
     )
     run = RunFolder(tmp_path / "run")
     run.create()
-    vocabulary, tokens = prepare(params, run)
+    return params, *prepare(params, run)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "letters_a_token"),
+    [
+        ({"kind": "bpe", "size": 100}, (2.0, 6.0)),
+        ({"kind": "character", "size": 20}, (1.0, 1.0)),
+        ({"kind": "kmer", "k": 4, "overlapping": False}, (3.9, 4.0)),
+        ({"kind": "kmer", "k": 4}, (1.0, 1.01)),
+    ],
+    ids=["bpe", "character", "every k-th", "overlapping"],
+)
+def test_every_base_of_long_sequences_becomes_tokens(tmp_path, vocabulary, letters_a_token):
+    """Longer than what trainers and tokenizers get at once."""
+    texts = ["".join(random.Random(i).choices("ACGT", k=70_001)) for i in range(3)]
+    _, opened, tokens = prepared(tmp_path, vocabulary, texts)
+    report = tokens.report
+    low, high = letters_a_token
+    assert low <= report["characters_per_token"] <= high and report["unknown_token_rate"] == 0
+    assert report["round_trips_lossy"] == 0 and report["round_trips_tried"] > 0
+    found = []
+    for shard in tokens.shards("train") + tokens.shards("held_out"):
+        ends = shard.sentence_ends[shard.document_ends - 1]
+        found += [opened.decode(part) for part in np.split(shard.tokens, ends)[:-1]]
+    if vocabulary["kind"] != "bpe":  # which marks where a piece of a sentence begins
+        assert sorted(found) == sorted(texts)
+
+
+def test_a_batch_of_dna_masks_runs(tmp_path):
+    params, vocabulary, tokens = prepared(tmp_path, {"kind": "kmer", "k": 4}, sequences(60, most=600))
     assert vocabulary.size == 261 and tokens.report["unknown_token_rate"] == 0
     task, shards = task_of(params), tokens.shards("train")
     rule = task.example_rule(params, 64, "phase-0", 1)
