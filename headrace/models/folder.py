@@ -137,6 +137,11 @@ def open_weights(
     in_files = file_names(model)
     taken = _names_as_transformers(folder, stored, model, in_files) if isinstance(model, PreTrainedModel) else stored
     has_adapter = (folder / WEIGHTS).is_file()
+    if has_adapter and not in_files:
+        raise UserError(
+            f"{folder}: holds an adapter, which {type(model).__name__} has no place for here. Add it to the weights under it "
+            f"first: headrace merge {folder} OUT"
+        )
     groups: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         group = groups.setdefault(id(parameter), [])

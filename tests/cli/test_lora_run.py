@@ -68,6 +68,8 @@ def test_a_lora_run_is_killed_and_goes_on_from_disk_with_the_same_numbers(lora_j
     logits = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")(ids).logits
     assert (logits - whole).abs().max() < 1e-5 and not (tmp_path / "merged/adapter_config.json").exists()
     assert lora_job("generate", str(tmp_path / "merged"), "--prompt", "私は", with_params=False).code == 0
+    outcome = lora_job("run", "training.lora=null", f"model.init_from={lora_job.run_folder}", "run.folder=twice")
+    assert outcome.code == 2 and "holds an adapter, which GPT2LMHeadModel has no place for" in outcome.err
     with safe_open(model / "adapter_model.safetensors", "pt") as file:
         assert sorted(file.keys())[0] == "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight"
 
