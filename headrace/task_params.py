@@ -20,7 +20,7 @@ LABELLED = (
 _KEYS = {
     "masked_lm": ("mask_rate", "whole_words", "short_example_rate"),
     "causal_lm": ("isolate_documents",),
-    "question_answering": ("stride", "max_answer_tokens"),
+    "question_answering": ("stride", "max_answer_tokens", "unanswerable"),
     "summarization": ("sentences",),
 }
 
@@ -63,6 +63,8 @@ class TaskParams(Section):
     """Tokens that neighbouring windows of a long context share; question_answering."""
     max_answer_tokens: PositiveInt = 30
     """Longest answer; question_answering."""
+    unanswerable: bool = False
+    """Some questions have no answer in their context (SQuAD 2.0), and "" may be predicted; question_answering."""
     sentences: PositiveInt = 3
     """How many sentences a summary has; summarization."""
 

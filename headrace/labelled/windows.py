@@ -53,7 +53,7 @@ def windows_of(
     if not 0 <= overlap < room:
         raise UserError(
             f"windows of {max_length} tokens with an overlap of {overlap} leave no way to go on: beside the question "
-            f"there is room for {room} tokens of the context; use a smaller overlap or longer windows."
+            f"there is room for {room} tokens of the context; use a smaller task.stride or a longer sequence_length."
         )
     head = np.concatenate([[vocabulary.cls_id], asked, [vocabulary.sep_id]]).astype(np.int64)
     windows = []

@@ -19,6 +19,7 @@ from headrace.tasks import (
     completion,
     masked_lm,
     multiple_choice,
+    question_answering,
     summarization,
     token_classification,
 )
@@ -157,6 +158,7 @@ _LABELLED: dict[str, LabelledTask] = {
     "classification": classification,
     "regression": classification,
     "token_classification": token_classification,
+    "question_answering": question_answering,
     "multiple_choice": multiple_choice,
     "summarization": summarization,
     "causal_lm": completion,
