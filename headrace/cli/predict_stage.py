@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from headrace.data_params import DataParams
 from headrace.errors import UserError
 from headrace.evaluation.generate import open_writer
 from headrace.evaluation.labelled import outputs_of
@@ -47,7 +48,7 @@ def predict_stage(params: Params, inputs: list[str], output: Path) -> None:
     if done:
         say(f"{partial}: holds {done:,} predictions; going on behind them")
     count = done
-    rows = islice(read_rows(inputs, data.format, data.encoding), done, None)
+    rows = islice(read_rows(inputs, _format(inputs, data), data.encoding), done, None)
     with partial.open("ab") as file:
         for chosen, found in _completed(params, folder, rows) if writes else _predicted(params, run, folder, rows):
             lines = [
@@ -90,6 +91,12 @@ def _completed(params: Params, folder: Path, rows: Iterator[Row]) -> Iterator[tu
             yield [row], [{"completion": "".join(writer.write(prompt, length))}]
     finally:
         writer.close()
+
+
+def _format(inputs: list[str], data: DataParams) -> str:
+    """data.format is that of the training rows; files by the name of JSON Lines are that."""
+    named = all(file.name.removesuffix(".gz").endswith(".jsonl") for file in expand_paths(inputs))
+    return "jsonl" if named else data.format
 
 
 def _as_trained(params: Params, run: RunFolder) -> Params:

@@ -52,10 +52,16 @@ def tagged(count: int, seed: int = 0) -> list[dict]:
     return rows
 
 
-def params_of(job, tmp_path, make=marked, epochs=1, phase=None, count=80, **sections):
+def write_conll(path, rows: list[dict]):
+    lines = ["".join(f"{word}\t{tag}\n" for word, tag in zip(row["tokens"], row["tags"], strict=True)) for row in rows]
+    path.write_text("\n".join(lines), "utf-8")
+    return path
+
+
+def params_of(job, tmp_path, epochs=1, phase=None, count=80, **sections):
     data = {
-        "train": str(write_rows(tmp_path / "tr.jsonl", make(count))),
-        "evaluation": str(write_rows(tmp_path / "ev.jsonl", make(20, 1))),
+        "train": str(write_rows(tmp_path / "tr.jsonl", marked(count))),
+        "evaluation": str(write_rows(tmp_path / "ev.jsonl", marked(20, 1))),
         **sections.pop("data", {}),
     }
     training = {**job().training.model_dump(mode="json"), "peak_learning_rate": 6e-3, "phases": [
@@ -136,12 +142,14 @@ def test_entities_of_a_run_are_those_of_the_pipeline(job, tmp_path):
 
 
 def test_tags_of_words_are_those_of_the_pipeline_and_streaming_changes_no_number(job, tmp_path):
-    params = params_of(job, tmp_path, tagged, epochs=2)
+    train, held_out = write_conll(tmp_path / "tr.txt", tagged(80)), write_conll(tmp_path / "ev.txt", tagged(20, 1))
+    data = {"train": str(train), "evaluation": str(held_out), "format": "conll"}
+    params = params_of(job, tmp_path, epochs=2, data=data)
     run_stages(params)
     run = RunFolder(params.run.folder)
     records = read_records(run.evaluations)
     assert records[-1]["eval/f1"] > 0.3
-    disk = params_of(job, tmp_path, tagged, epochs=2, run={"folder": str(tmp_path / "disk"), "seed": 3},
+    disk = params_of(job, tmp_path, epochs=2, data=data, run={"folder": str(tmp_path / "disk"), "seed": 3},
                      device={"placement": "disk"})  # fmt: skip
     run_stages(disk)
     losses = [[r["loss"] for r in read_records(RunFolder(p.run.folder).metrics) if "loss" in r] for p in (params, disk)]
