@@ -56,7 +56,7 @@ class DataParams(Section):
     fields: FieldsParams = FieldsParams()
     labels: list[str] | None = None
     """All labels in the order of the model's outputs; default: those of the training rows, sorted. token_classification:
-    the types of entities, without B- and I-."""
+    the types of entities, without B- and I-; where O is among them, the tags themselves."""
     held_out: BelowOne = 0.1
     """Share of the training rows kept for evaluation where `evaluation` names no files, chosen by a hash of the row."""
 

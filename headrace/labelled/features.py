@@ -51,6 +51,8 @@ class FeatureRule:
     hidden_size: int
     buckets: tuple[int, ...] | None = None
     pad_type: int = 0
+    loss_per_example: bool = False  # task.loss_per
+    loss_weight: float = 1.0  # task.loss_weight
 
 
 def by_length(features: Sequence[Feature]) -> list[int]:
@@ -77,6 +79,8 @@ def make_batch(features: Sequence[Feature], rule: FeatureRule) -> Batch:
         num_pairs=0,
         sum_squared_lengths=sum(len(row) ** 2 for feature in features for row in feature.rows),
         digest=digest,
+        loss_per_example=rule.loss_per_example,
+        loss_weight=rule.loss_weight,
     )
 
 

@@ -13,12 +13,15 @@ from headrace.text.random import generator
 
 
 def batches_from(
-    num_features: int, batch_size: int, cursor: Cursor, seed: int, phase: str
+    num_features: int, batch_size: int, cursor: Cursor, seed: int, phase: str, shuffle: bool = True
 ) -> Iterator[tuple[np.ndarray, Cursor]]:
-    """The features of each batch from the cursor on, without end, and the cursor after it."""
+    """The features of each batch from the cursor on, without end, and the cursor after it. shuffle False: as they
+    stand, in every epoch."""
     epoch, start = cursor.epoch, cursor.offset
     while True:
-        order = generator("rows", seed, phase, epoch).permutation(num_features)
+        order = np.arange(num_features)
+        if shuffle:
+            order = generator("rows", seed, phase, epoch).permutation(num_features)
         while start < num_features:
             stop = min(start + batch_size, num_features)
             after = Cursor(epoch, 0, stop) if stop < num_features else Cursor(epoch + 1, 0, 0)

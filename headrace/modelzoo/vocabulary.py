@@ -35,6 +35,16 @@ def entries_of(path: Path) -> Entries:
     return _entries(path.resolve(), path.stat().st_mtime_ns)
 
 
+def ids_of_entries(path: Path, lowercase: bool) -> dict[str, int]:
+    """The ids of the entries, special ones under their usual names, too; all in lower case where that is asked for."""
+    entries = entries_of(path)
+    ids = {text.lower() if lowercase and text not in SPECIAL else text: i for i, text in enumerate(entries.texts)}
+    ids |= entries.special
+    if lowercase:
+        ids |= {text.lower(): i for text, i in entries.special.items()}
+    return ids
+
+
 @lru_cache(maxsize=4)
 def _entries(path: Path, _: int) -> Entries:
     if path.is_dir() or path.suffix in MODEL_SUFFIXES:

@@ -178,11 +178,11 @@ def training_loss(
     padding = torch.from_numpy(microbatch.example_ids == 0).to(device, non_blocking=True)
     logits = logits.masked_fill(padding[..., None], -torch.inf)
     loss = F.cross_entropy(logits, labels_of(microbatch, device), reduction="sum", ignore_index=IGNORED) / 2
-    return loss / batch.num_examples, loss.detach()[None]
+    return loss * batch.loss_weight / batch.num_examples, loss.detach()[None]
 
 
 def losses(sums: Sequence[float], batch: Batch) -> dict[str, float | None]:
-    return {"label_loss": sums[0] / batch.num_examples}
+    return {"label_loss": sums[0] * batch.loss_weight / batch.num_examples}
 
 
 def outputs(

@@ -132,7 +132,9 @@ def _joined(sentences: Sequence[str], params: Params) -> str:
 
 
 def config(params: Params, vocabulary: Vocabulary | None) -> PretrainedConfig:
-    return head_config(params, vocabulary, ["left", "taken"])
+    """Two outputs a sentence, or one, whose sigmoid is the share of `taken`, where model.config.id2label has one entry."""
+    alone = len((params.model.config or {}).get("id2label", {})) == 1
+    return head_config(params, vocabulary, ["taken"] if alone else ["left", "taken"])
 
 
 def new_model(config: PretrainedConfig) -> PreTrainedModel:
@@ -153,11 +155,11 @@ def training_loss(
     """This microbatch's share of the mean loss over the batch's sentences, and its summed loss (1,), detached."""
     targets = torch.from_numpy(microbatch.target_ids).to(device)
     loss = F.cross_entropy(_logits(model, microbatch, device), targets, reduction="sum")
-    return loss / max(batch.num_targets, 1), loss.detach()[None]
+    return loss / batch.target_divisor, loss.detach()[None]
 
 
 def losses(sums: Sequence[float], batch: Batch) -> dict[str, float | None]:
-    return {"label_loss": sums[0] / max(batch.num_targets, 1)}
+    return {"label_loss": sums[0] / batch.target_divisor}
 
 
 def outputs(
@@ -170,9 +172,10 @@ def outputs(
 
 
 def _logits(model: PreTrainedModel, microbatch: Microbatch, device: torch.device) -> Tensor:
-    """(M, 2) fp32: at the first token of each sentence."""
+    """(M, 2) fp32: at the first token of each sentence. A single output stands beside a 0: a sigmoid is that softmax."""
     logits = model(**inputs_of(model, microbatch, device)).logits.flatten(0, 1)
-    return logits.index_select(0, torch.from_numpy(microbatch.target_positions).to(device)).float()
+    found = logits.index_select(0, torch.from_numpy(microbatch.target_positions).to(device)).float()
+    return F.pad(found, (1, 0)) if found.shape[-1] == 1 else found
 
 
 def predictions(

@@ -128,8 +128,16 @@ def _types(example: Example) -> set[str]:
 
 
 def tag_names(params: Params) -> list[str]:
-    """The tags in the order of the model's outputs."""
+    """The tags in the order of the model's outputs; labels with O among them are the tags themselves."""
+    if "O" in names_of(params):
+        return names_of(params)
     return ["O", *(f"{part}-{name}" for name in names_of(params) for part in "BI")]
+
+
+def _type_names(params: Params) -> list[str]:
+    """The types of entities."""
+    names = names_of(params)
+    return list(dict.fromkeys(tag[2:] for tag in names if is_tag(tag) and tag != "O")) if "O" in names else names
 
 
 def rows_each(params: Params) -> int:
@@ -140,13 +148,13 @@ def features(
     examples: Sequence[Example], params: Params, vocabulary: Vocabulary, length: int, notes: Counter[str]
 ) -> list[Feature]:
     """One feature an example. Raises UserError for a type that is none of data.labels."""
-    decoder, known, found = is_decoder(config(params, vocabulary)), set(names_of(params)), []
+    decoder, known, found = is_decoder(config(params, vocabulary)), set(_type_names(params)), []
     index = {tag: i for i, tag in enumerate(tag_names(params))}
     texts = encode_with_offsets(vocabulary, [example.text for example in examples])
     for k, (example, encoded) in enumerate(zip(examples, texts, strict=True)):
         for kind in sorted(_types(example) - known):
             raise UserError(
-                f"{example.source}: type {kind!r} is none of those that are learnt ({', '.join(names_of(params)[:12])}); "
+                f"{example.source}: type {kind!r} is none of those that are learnt ({', '.join(_type_names(params)[:12])}); "
                 f"correct it, or name it in data.labels"
             )
         row, types, cut = join_texts(encoded.ids.tolist(), None, length, vocabulary, decoder)
@@ -268,7 +276,7 @@ def figures(
         report = metrics_of_seqeval().classification_report(
             [true for true, _ in pairs], [guess for _, guess in pairs], output_dict=True, zero_division=0
         )
-        micro, names = report["micro avg"], [name for name in names_of(params) if name in report]
+        micro, names = report["micro avg"], [name for name in _type_names(params) if name in report]
         found = {
             "eval/f1": float(micro["f1-score"]),
             "eval/precision": float(micro["precision"]),

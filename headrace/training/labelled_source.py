@@ -34,9 +34,10 @@ class FeatureBatches:
     num_batches: int
     seed: int
     phase: str
+    shuffle: bool = True
 
     def __call__(self, worker: int, num_workers: int) -> Iterator[tuple[Batch, Cursor]]:
-        order = batches_from(len(self.features), self.batch_size, self.cursor, self.seed, self.phase)
+        order = batches_from(len(self.features), self.batch_size, self.cursor, self.seed, self.phase, self.shuffle)
         for k, (chosen, after) in enumerate(islice(order, self.num_batches)):
             if k % num_workers == worker:
                 yield make_batch([self.features[i] for i in chosen], self.rule), after
@@ -81,6 +82,8 @@ class LabelledSource:
             microbatch_tokens,
             config.hidden_size,
             tuple(given.buckets) if given.buckets else None,
+            loss_per_example=self.params.task.loss_per == "example",
+            loss_weight=self.params.task.loss_weight,
         )
         return FeatureBatches(
             self.train.features,

@@ -37,6 +37,7 @@ class InputFacts:
     drop_last: bool
     vocab_file: str | None
     lowercase: bool
+    is_training: bool
     mask_rate: float
     whole_words: bool
     add_special_tokens: bool | None = None
@@ -49,6 +50,9 @@ class InputFacts:
     tokens_per_byte: float | None = None
     """What eval/bits_per_byte of a TensorFlow GPT takes for this data."""
 
+
+LOWERCASE_UNLESS_TOLD = ("Sst2DataProcessor", "MnliDataProcessor")
+"""Those of TensorFlow's classifier, as in the tool."""
 
 # The Pile, table 7 (Gao et al. 2020, arXiv 2101.00027); R_1.6.1 common/tf/metrics/bits_per_x.py.
 TOKENS_PER_BYTE = {"pile": 0.29335, "owt": 0.2434}
@@ -72,7 +76,8 @@ def input_facts(taken: Taken | None, parts: Parts, training: bool) -> InputFacts
         repeat=taken["repeat"] if taken.has("repeat") else is_training,
         drop_last=taken["drop_last"],
         vocab_file=located_path(taken["vocab_file"], parts) if taken.has("vocab_file") else None,
-        lowercase=taken["do_lower"],
+        lowercase=taken["do_lower"] if taken.has("do_lower") else taken["data_processor"] in LOWERCASE_UNLESS_TOLD,
+        is_training=is_training,
         mask_rate=taken["masked_lm_prob"],
         whole_words=taken["mask_whole_word"],
         add_special_tokens=taken["add_special_tokens"],

@@ -33,7 +33,7 @@ CLASSES = {
 
 @dataclass(frozen=True)
 class FineTuning:
-    """What a fine-tuning file says beside the encoder; our params have no place for it yet."""
+    """What a fine-tuning file says beside the encoder."""
 
     job: str
     model_class: str
@@ -295,7 +295,7 @@ def _gpt_neox(parts: Parts, positions: tuple[int, str]) -> dict[str, tuple[Any, 
     }
 
 
-def fine_tuning(parts: Parts, model_class: str) -> FineTuning | None:
+def fine_tuning_of(parts: Parts) -> FineTuning | None:
     """The head of a fine-tuning file; None: the file pretrains."""
     job, model = parts.kind.job, parts.model
     if job == "pretraining":
@@ -308,7 +308,7 @@ def fine_tuning(parts: Parts, model_class: str) -> FineTuning | None:
     label_file = model.get("label_vocab_file") or (parts.train.get("label_vocab_file") if parts.train else None)
     return FineTuning(
         job,
-        model_class,
+        CLASSES[job],
         labels,
         loss_weight=model.get("loss_weight", 1.0),
         problem_type=model.get("problem_type"),

@@ -18,7 +18,7 @@ Family = Literal["bert", "gpt2", "gptj"]
 Job = Literal["pretraining", "classifier", "token_classifier", "qa", "extractive_summarization"]
 
 # Data processor -> (style, family where it is of one, job). Those of GPT feed GPT-2, GPT-3, GPT-J and GPT-NeoX.
-PROCESSORS: dict[str, tuple[str | None, str | None, Job]] = {
+PROCESSORS: dict[str, tuple[str | None, str | None, Job | None]] = {
     "BertTfRecordsProcessor": ("tf", "bert", "pretraining"),
     "BertMlmOnlyTfRecordsProcessor": ("tf", "bert", "pretraining"),
     "BertMlmOnlyTfRecordsDynamicMaskProcessor": ("tf", "bert", "pretraining"),
@@ -41,7 +41,7 @@ PROCESSORS: dict[str, tuple[str | None, str | None, Job]] = {
     "GptHDF5MapDataProcessor": ("pytorch", None, "pretraining"),
     "GptTextDataProcessor": ("pytorch", None, "pretraining"),
     "InferenceDataProcessor": ("pytorch", None, "pretraining"),
-    "DummyDataProcessor": (None, None, "pretraining"),
+    "DummyDataProcessor": (None, None, None),
 }
 
 # model.name of trainer files -> (family, job).

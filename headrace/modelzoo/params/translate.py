@@ -14,11 +14,12 @@ from headrace.modelzoo.params.initial import put_initial
 from headrace.modelzoo.params.inputs import InputFacts, buckets, input_facts, vocabulary_size
 from headrace.modelzoo.params.keys import Notes, Taken
 from headrace.modelzoo.params.losses import masked_loss, put_causal_loss, with_own_loss
-from headrace.modelzoo.params.model import FineTuning, fine_tuning, put_model
+from headrace.modelzoo.params.model import FineTuning, fine_tuning_of, put_model
 from headrace.modelzoo.params.optimizer import put_optimizer
 from headrace.modelzoo.params.parts import Parts, parts_of
 from headrace.modelzoo.params.read import read_phases
 from headrace.modelzoo.params.recognise import Kind, recognise
+from headrace.modelzoo.params.rows import put_rows
 from headrace.params import Params, validate_params
 
 DEVICES = {"CPU": "cpu", "GPU": "cuda", "CSX": "auto"}
@@ -88,22 +89,21 @@ def _translate(tree: dict, where: str, path: Path, notes: Notes) -> Translation:
     prediction = input_facts(parts.predict, parts, False)
     evaluation = with_own_loss(evaluation, parts, source)
     _put_run(draft, parts)
-    _put_text(draft, source, train or evaluation, vocabulary)
+    head = fine_tuning_of(parts)
+    if head is None:
+        _put_text(draft, source, train or evaluation, vocabulary)
+    else:
+        put_rows(draft, parts, head, source, train, evaluation, vocabulary)
     model_class = put_model(draft, parts, vocabulary, longest)
     put_initial(draft, parts, vocabulary[0])
-    _put_task(draft, parts, source)
+    if head is None:
+        _put_task(draft, parts, source)
     _put_phase(draft, parts, source, longest)
     put_optimizer(draft, parts)
     _put_intervals(draft, parts)
     _put_evaluation(draft, parts, longest)
     _put_device(draft, parts)
     run = _run_facts(parts)
-    head = fine_tuning(parts, model_class)
-    if head is not None:
-        notes.add(
-            f"this file fine-tunes a {model_class} ({head.num_labels} labels), which is translated and "
-            f"counted but cannot be run yet; the section task below says nothing about it"
-        )
     if parts.kind.style == "pytorch" and parts.optimizer.given.get("epsilon") is not None:
         notes.add("optimizer.epsilon: read as eps")
     for unread in parts.unread():
@@ -142,8 +142,6 @@ def _put_task(draft: Draft, parts: Parts, source: Taken) -> None:
         put_causal_loss(draft, parts)
         return
     draft.put("task.kind", "masked_lm", f"{model.path} (a BERT)")
-    if parts.kind.job != "pretraining":
-        return
     alone = model["disable_nsp"]
     draft.put("task.examples", "documents" if alone else "sentence_pairs", model.where("disable_nsp"))
     draft.put("task.mask_rate", source["masked_lm_prob"], source.where("masked_lm_prob"))

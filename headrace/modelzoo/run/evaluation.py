@@ -20,6 +20,9 @@ from transformers import PreTrainedModel
 
 from headrace.evaluation.evaluate import sums_of_batches
 from headrace.evaluation.room import Room
+from headrace.modelzoo.fine_tuning.feature_set import FeatureSet
+from headrace.modelzoo.fine_tuning.judge import evaluate_features
+from headrace.modelzoo.params.model import FineTuning
 from headrace.modelzoo.records.record_batches import every_batch
 from headrace.modelzoo.run.records import OpenInput
 from headrace.params import Params
@@ -35,25 +38,71 @@ THEIRS = {"eval/perplexity": "eval/lm_perplexity"}
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """The records to evaluate on, batch_size at a time; steps: at most so many batches, None = all."""
+    """What to evaluate on, batch_size at a time; steps: at most so many batches, None = all."""
 
-    input: OpenInput
+    input: OpenInput | FeatureSet
     batch_size: int
     steps: int | None
 
     @property
     def num_batches(self) -> int:
         """A last batch that is not full counts only where it is the first, or drop_last is false."""
-        size = len(self.input.records)
+        size = self.input.size
         whole = size // self.batch_size
         if size % self.batch_size and (not whole or not self.input.facts.drop_last):
             whole += 1
         return min(whole, self.steps) if self.steps else whole
 
 
-def evaluate_records(
+def evaluate_set(
     params: Params,
     data: EvaluationSet,
+    model: PreTrainedModel,
+    precision: Precision,
+    *,
+    tensorflow: bool,
+    fine_tuning: FineTuning | None,
+    step: int,
+    sequence_length: int,
+    streaming: Streaming | None,
+    room: Room | None,
+) -> dict[str, Any]:
+    """Evaluate and say so: of pretraining `evaluate_records`, of fine-tuning `evaluate_features`."""
+    if isinstance(data.input, OpenInput):
+        return evaluate_records(
+            params,
+            data.input,
+            data.batch_size,
+            data.num_batches,
+            model,
+            precision,
+            step=step,
+            sequence_length=sequence_length,
+            streaming=streaming,
+            room=room,
+        )
+    assert fine_tuning is not None
+    return evaluate_features(
+        params,
+        data.input,
+        data.batch_size,
+        data.num_batches,
+        model,
+        precision,
+        job=fine_tuning.job,
+        tensorflow=tensorflow,
+        step=step,
+        sequence_length=sequence_length,
+        streaming=streaming,
+        room=room,
+    )
+
+
+def evaluate_records(
+    params: Params,
+    records: OpenInput,
+    batch_size: int,
+    num_batches: int,
     model: PreTrainedModel,
     precision: Precision,
     *,
@@ -67,9 +116,9 @@ def evaluate_records(
     task = text_task_of(params)
     tokens_at_once = room.microbatch_tokens if room else microbatch_tokens(params, model.config, precision)
     pad_id = getattr(model.config, "pad_token_id", None) or 0
-    rule = data.input.rule(params, sequence_length, model.config.hidden_size, pad_id, tokens_at_once)
+    rule = records.rule(params, sequence_length, model.config.hidden_size, pad_id, tokens_at_once)
     started_s = time.perf_counter()
-    batches = _counted(every_batch(data.input.records, rule, data.batch_size), data.num_batches)
+    batches = _counted(every_batch(records.records, rule, batch_size), num_batches)
     sums = torch.zeros((), dtype=torch.float64)
     losses: list[float] = []
     num_examples = num_targets = num_pairs = 0
@@ -85,7 +134,7 @@ def evaluate_records(
     rate = num_examples / elapsed_s
     say(f"Evaluation finished with {num_examples} samples in {elapsed_s:.2f} seconds, {rate:.2f} samples/second.")
     figures = {**task.figures(sums.tolist(), num_examples, num_targets, num_pairs), "loss": sum(losses) / len(losses)}
-    tokens_per_byte, mean_nll = data.input.facts.tokens_per_byte, figures["eval/loss"]
+    tokens_per_byte, mean_nll = records.facts.tokens_per_byte, figures["eval/loss"]
     if tokens_per_byte is not None and mean_nll is not None:
         figures["eval/bits_per_byte"] = mean_nll / math.log(2) * tokens_per_byte
     shown = {THEIRS.get(name, name): value for name, value in sorted(figures.items()) if name.startswith("eval/")}

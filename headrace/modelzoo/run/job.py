@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.errors import UserError
+from headrace.modelzoo.fine_tuning.feature_set import FeatureSet
+from headrace.modelzoo.fine_tuning.open import open_features
 from headrace.modelzoo.params import InputFacts, Translation, translate
 from headrace.modelzoo.params.read import read_phases
 from headrace.modelzoo.run.evaluation import EvaluationSet
@@ -58,11 +60,11 @@ class Job:
             loss_scale="grad_scaler" in self.states,
         )
 
-    def open_train(self) -> OpenInput:
+    def open_train(self) -> OpenInput | FeatureSet:
         facts = self.translation.train_input
         if facts is None:
             raise UserError(f"--mode {self.mode}: the params file has no train_input to train on")
-        return open_input("train_input", facts, self.params)
+        return self._open("train_input", facts)
 
     def open_eval(self) -> EvaluationSet:
         """eval_input, or train_input where there is none, as in the tool."""
@@ -73,13 +75,23 @@ class Job:
         return self._evaluation_set(facts, where)
 
     def open_predict(self) -> EvaluationSet:
-        """predict_input, or else what would be evaluated."""
+        """predict_input, or else what would be evaluated. Keys that predict_input leaves out are the training's."""
         facts = self.translation.predict_input
-        return self._evaluation_set(facts, "predict_input") if facts is not None else self.open_eval()
+        if facts is None or not facts.data_dir:
+            return self.open_eval()
+        trained = self.translation.train_input
+        if facts.data_processor is None and trained is not None:
+            facts = replace(facts, data_processor=trained.data_processor)
+        return self._evaluation_set(facts, "predict_input")
 
     def _evaluation_set(self, facts: InputFacts, where: str) -> EvaluationSet:
         size = facts.batch_size or self.params.training.phases[0].batch_size
-        return EvaluationSet(open_input(where, facts, self.params), size, self.eval_steps)
+        return EvaluationSet(self._open(where, facts), size, self.eval_steps)
+
+    def _open(self, where: str, facts: InputFacts) -> OpenInput | FeatureSet:
+        if self.translation.fine_tuning is not None:
+            return open_features(where, facts, self.params)
+        return open_input(where, facts, self.params)
 
     @property
     def eval_length(self) -> int:
@@ -89,7 +101,7 @@ class Job:
 STATES = ("model", "optimizer", "dataloader", "grad_scaler", "lr_scheduler", "global_step")
 """Names of load_checkpoint_states."""
 
-OUR_SECTIONS = ("run", "text", "task", "training", "evaluation", "device")
+OUR_SECTIONS = ("run", "text", "data", "task", "training", "evaluation", "device")
 """Of our params, whose names no section of theirs has: a change of one of their keys is made after translating."""
 
 
@@ -112,11 +124,6 @@ def _job(request: Request, translations: Sequence[Translation], number: int, ear
     mode = request.mode or run.mode
     if mode is None:
         raise UserError("--mode: is required (train, eval, eval_all, train_and_eval or predict), or runconfig.mode")
-    if translation.fine_tuning is not None:
-        raise UserError(
-            f"{request.params}: fine-tunes a {translation.model_class}, and the data sets of fine-tuning cannot be read here; "
-            f"`headrace.stream` trains such a model from Python: docs/from-model-zoo.md"
-        )
     tree = translation.params.model_dump(mode="json")
     for override in filter(_is_ours, request.overrides):
         apply_override(tree, override)

@@ -1,13 +1,19 @@
 """What each mode does. Everything is checked before anything is made: params, records against the params, the model."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from transformers import PreTrainedModel
 
 from headrace.errors import UserError
 from headrace.evaluation.open_checkpoint import open_to_evaluate
 from headrace.modelzoo.create.piece_list import is_piece_list, save_piece_list
 from headrace.modelzoo.create.vocabulary import is_entry_list
-from headrace.modelzoo.run.evaluation import EvaluationSet, evaluate_records
+from headrace.modelzoo.fine_tuning.feature_set import FeatureSet
+from headrace.modelzoo.fine_tuning.judge import predict_features
+from headrace.modelzoo.fine_tuning.source import FeatureSource
+from headrace.modelzoo.run.evaluation import EvaluationSet, evaluate_set
 from headrace.modelzoo.run.flags import Request
 from headrace.modelzoo.run.job import Job, jobs_of
 from headrace.modelzoo.run.prediction import predict_records
@@ -16,7 +22,7 @@ from headrace.modelzoo.run.record_source import RecordSource
 from headrace.modelzoo.run.records import OpenInput
 from headrace.modelzoo.run.report import note_records, report
 from headrace.params import Params, dump_params, validate_params
-from headrace.planning.device import choose_precision
+from headrace.planning.device import Precision, choose_precision
 from headrace.planning.run import plan_run, planned_model
 from headrace.progress import say
 from headrace.text.tokens import write_atomically
@@ -63,13 +69,10 @@ def _check(job: Job) -> None:
     say("Everything fits together; nothing was trained")
 
 
-def _say_input(opened: OpenInput) -> None:
-    """What is read, in a line."""
-    records = opened.records
-    columns = ", ".join(f"{name} {column.length}" for name, column in records.columns.items())
-    say(f"{opened.where}: {len(records):,} records in {len(records.files)} files: {records.layout.name} ({columns})")
-    for note in records.notes:
-        say(f"note: {note}")
+def _say_input(opened: OpenInput | FeatureSet) -> None:
+    """What is read."""
+    for line in opened.lines():
+        say(line)
 
 
 def _train(job: Job, held_out: EvaluationSet | None = None) -> None:
@@ -97,7 +100,11 @@ def _train(job: Job, held_out: EvaluationSet | None = None) -> None:
     if step >= params.total_steps:
         say(f"Training: done, step {step} of {params.total_steps}; --max_steps or --steps asks for more")
         return
-    source = RecordSource(params, records, held_out)
+    evaluates = partial(_figures, job, params, held_out) if held_out is not None else None
+    if isinstance(records, OpenInput):
+        source = RecordSource(params, records, evaluates)
+    else:
+        source = FeatureSource(params, records, evaluates)
     note_records(run, records)
     if held_out is not None:
         note_records(run, held_out.input)
@@ -186,7 +193,8 @@ def _evaluate_folder(job: Job, folder: Path, data: EvaluationSet) -> None:
     opened, room = open_to_evaluate(job.params, job.run, folder, precision, job.eval_length)
     say(f"{folder}: step {state['step']}")
     try:
-        figures = evaluate_records(
+        figures = _figures(
+            job,
             job.params,
             data,
             opened.model,
@@ -204,6 +212,22 @@ def _evaluate_folder(job: Job, folder: Path, data: EvaluationSet) -> None:
     report(job)
 
 
+def _figures(
+    job: Job, params: Params, data: EvaluationSet, model: PreTrainedModel, precision: Precision, **more: Any
+) -> dict[str, Any]:
+    """more: step, sequence_length, streaming, room."""
+    translation = job.translation
+    return evaluate_set(
+        params,
+        data,
+        model,
+        precision,
+        tensorflow=translation.kind.tensorflow,
+        fine_tuning=translation.fine_tuning,
+        **more,
+    )
+
+
 def _predict(job: Job) -> None:
     """Predictions on every record, into MODEL_DIR/predict."""
     folder = job.checkpoint or _checkpoints(job)[-1]
@@ -214,17 +238,21 @@ def _predict(job: Job) -> None:
     say(f"{folder}: predicting")
     job.run.create()
     try:
-        predict_records(
-            job.params,
-            data,
-            opened.model,
-            precision,
-            job.run.root / "predict" / "predictions.jsonl",
-            sequence_length=job.eval_length,
-            most=job.predict_steps,
-            streaming=opened.streaming,
-            room=room,
-        )
+        path = job.run.root / "predict" / "predictions.jsonl"
+        more: dict[str, Any] = {
+            "sequence_length": job.eval_length,
+            "most": job.predict_steps,
+            "streaming": opened.streaming,
+            "room": room,
+        }
+        head = job.translation.fine_tuning
+        if isinstance(data.input, OpenInput):
+            predict_records(job.params, data.input, data.batch_size, opened.model, precision, path, **more)
+        else:
+            assert head is not None
+            predict_features(
+                job.params, data.input, data.batch_size, opened.model, precision, path, job=head.job, **more
+            )
     finally:
         opened.close()
 

@@ -23,7 +23,7 @@ from transformers import BertForPreTraining, PreTrainedModel
 from headrace.evaluation.evaluate import results_of_batches
 from headrace.evaluation.room import Room
 from headrace.modelzoo.records.record_batches import RecordBatchRule, numbered_batches
-from headrace.modelzoo.run.evaluation import EvaluationSet
+from headrace.modelzoo.run.records import OpenInput
 from headrace.modelzoo.vocabulary import entries_of
 from headrace.params import Params
 from headrace.planning.device import Precision, microbatch_tokens
@@ -43,7 +43,8 @@ class _Guesses(NamedTuple):
 
 def predict_records(
     params: Params,
-    data: EvaluationSet,
+    data: OpenInput,
+    batch_size: int,
     model: PreTrainedModel,
     precision: Precision,
     path: Path,
@@ -54,17 +55,17 @@ def predict_records(
     room: Room | None,
 ) -> None:
     """Write a line for each record, the first `most` of them where that is given. Raises InputError for a damaged record."""
-    records = data.input.records
+    records = data.records
     count = min(len(records), most or len(records))
     tokens_at_once = room.microbatch_tokens if room else microbatch_tokens(params, model.config, precision)
     pad_id = getattr(model.config, "pad_token_id", None) or 0
-    rule = data.input.rule(params, sequence_length, model.config.hidden_size, pad_id, tokens_at_once)
-    name = data.input.facts.vocab_file
+    rule = data.rule(params, sequence_length, model.config.hidden_size, pad_id, tokens_at_once)
+    name = data.facts.vocab_file
     entries = entries_of(Path(name)).texts if name is not None and Path(name).exists() else None
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_suffix(".tmp")
     with progress("Predicting", count, "records") as meter, aside.open("w", encoding="utf-8") as file:
-        for rows in _rows(params, data, model, precision, rule, count, streaming, room):
+        for rows in _rows(params, data, batch_size, model, precision, rule, count, streaming, room):
             for row in rows:
                 if entries is not None:
                     row["predicted_tokens"] = [entries[i] if i < len(entries) else "" for i in row["predicted_ids"]]
@@ -76,7 +77,8 @@ def predict_records(
 
 def _rows(
     params: Params,
-    data: EvaluationSet,
+    data: OpenInput,
+    batch_size: int,
     model: PreTrainedModel,
     precision: Precision,
     rule: RecordBatchRule,
@@ -90,7 +92,7 @@ def _rows(
     numbers: deque[np.ndarray] = deque()
 
     def batches() -> Iterator[Batch]:
-        for batch, of_rows in numbered_batches(data.input.records, rule, data.batch_size, count):
+        for batch, of_rows in numbered_batches(data.records, rule, batch_size, count):
             numbers.append(of_rows)
             yield batch
 

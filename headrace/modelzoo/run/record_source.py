@@ -9,9 +9,9 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from headrace.errors import UserError
 from headrace.evaluation.room import Room
+from headrace.modelzoo.fine_tuning.source import Evaluates
 from headrace.modelzoo.records.record_batches import RecordBatchRule, batches_from
 from headrace.modelzoo.records.record_set import RecordSet
-from headrace.modelzoo.run.evaluation import EvaluationSet, evaluate_records
 from headrace.modelzoo.run.records import OpenInput
 from headrace.modelzoo.vocabulary import entries_of
 from headrace.params import Params
@@ -52,11 +52,11 @@ class RecordBatches:
 
 @dataclass(frozen=True)
 class RecordSource:
-    """A `headrace.training.source.Source` of records. held_out None: nothing is evaluated while training."""
+    """A `headrace.training.source.Source` of records. evaluates None: nothing is evaluated while training."""
 
     params: Params
     input: OpenInput
-    held_out: EvaluationSet | None
+    evaluates: Evaluates | None
 
     @property
     def vocabulary(self) -> None:
@@ -110,17 +110,10 @@ class RecordSource:
         streaming: Streaming | None,
         room: Room | None,
     ) -> dict[str, Any]:
-        if self.held_out is None:
+        if self.evaluates is None:
             return {}
-        return evaluate_records(
-            self.params,
-            self.held_out,
-            model,
-            precision,
-            step=step,
-            sequence_length=sequence_length,
-            streaming=streaming,
-            room=room,
+        return self.evaluates(
+            model, precision, step=step, sequence_length=sequence_length, streaming=streaming, room=room
         )
 
     def shown_tokens(self, most: int) -> tuple[Sequence[int], Sequence[str]]:

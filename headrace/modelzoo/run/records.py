@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from headrace.modelzoo.records.layouts import Layout
 from headrace.modelzoo.records.record_batches import RecordBatchRule
 from headrace.modelzoo.records.record_set import RecordSet, check_records, open_records
 from headrace.modelzoo.records.token_rows import TokenRule
-from headrace.modelzoo.vocabulary import SPECIAL, Entries, entries_of
+from headrace.modelzoo.vocabulary import SPECIAL, Entries, entries_of, ids_of_entries
 from headrace.params import Params
 from headrace.text.masking import MaskRule
 from headrace.text.vocabulary.vocabulary import NOT_TEXT
@@ -40,6 +41,29 @@ class OpenInput:
     facts: InputFacts
     records: RecordSet
     ids: Mapping[str, int] | None
+
+    @property
+    def size(self) -> int:
+        return len(self.records)
+
+    def lines(self) -> list[str]:
+        """What is read, for the user."""
+        records = self.records
+        columns = ", ".join(f"{name} {column.length}" for name, column in records.columns.items())
+        first = f"{self.where}: {self.size:,} records in {len(records.files)} files: {records.layout.name} ({columns})"
+        return [first, *(f"note: {note}" for note in records.notes)]
+
+    def description(self) -> dict[str, Any]:
+        """For records.json."""
+        records = self.records
+        return {
+            "processor": self.facts.data_processor,
+            "layout": records.layout.name,
+            "columns": {name: column.length for name, column in records.columns.items()},
+            "num_records": self.size,
+            "files": [[str(file.path), file.num_records, file.path.stat().st_size] for file in records.files],
+            "notes": list(records.notes),
+        }
 
     def rule(
         self, params: Params, length: int, hidden_size: int, pad_id: int, microbatch_tokens: int
@@ -128,9 +152,5 @@ def _vocabulary(where: str, facts: InputFacts) -> tuple[dict[str, int], Entries]
     entries = entries_of(Path(name))
     if missing := [text for text in SPECIAL if text not in entries.special]:
         raise UserError(f"{where}.vocab_file = {name}: has no {', '.join(missing)}, which masking needs")
-    lower = facts.lowercase
-    ids = {text.lower() if lower and text not in SPECIAL else text: i for i, text in enumerate(entries.texts)}
-    ids |= entries.special
-    if lower:
-        ids |= {text.lower(): i for text, i in entries.special.items()}
+    ids = ids_of_entries(Path(name), facts.lowercase)
     return ids, entries

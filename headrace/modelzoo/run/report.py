@@ -1,8 +1,8 @@
 """report.html of a run on records, from what its folder holds; records.json there says what was read."""
 
 import json
-from typing import Any
 
+from headrace.modelzoo.fine_tuning.feature_set import FeatureSet
 from headrace.modelzoo.run.job import Job
 from headrace.modelzoo.run.records import OpenInput
 from headrace.params import load_params
@@ -11,10 +11,10 @@ from headrace.run_folder import RunFolder
 from headrace.text.tokens import write_atomically
 
 
-def note_records(run: RunFolder, opened: OpenInput) -> None:
+def note_records(run: RunFolder, opened: OpenInput | FeatureSet) -> None:
     """Add an input section to records.json."""
     known = json.loads(run.records.read_text("utf-8")) if run.records.is_file() else {}
-    write_atomically(run.records, json.dumps({**known, opened.where: _description(opened)}, indent=1).encode())
+    write_atomically(run.records, json.dumps({**known, opened.where: opened.description()}, indent=1).encode())
 
 
 def report(job: Job) -> None:
@@ -29,15 +29,3 @@ def report(job: Job) -> None:
             "vocabulary": {"kind": "the records' own", "size": job.params.text.vocabulary.size},
         },
     )
-
-
-def _description(opened: OpenInput) -> dict[str, Any]:
-    records = opened.records
-    return {
-        "processor": opened.facts.data_processor,
-        "layout": records.layout.name,
-        "columns": {name: column.length for name, column in records.columns.items()},
-        "num_records": len(records),
-        "files": [[str(file.path), file.num_records, file.path.stat().st_size] for file in records.files],
-        "notes": list(records.notes),
-    }
