@@ -10,7 +10,7 @@ CHECKS = "always so here"
 
 _INPUT: tuple[Key, ...] = (
     use("data_processor", "text", None, "train_input.data_processor: how the records are read"),
-    use("data_dir", "paths", None, "text.input, and train_input.data_dir"),
+    use("data_dir", "paths", None, "text.input, of fine-tuning data.train and data.evaluation; and train_input.data_dir"),
     use("vocab_file", "text", None, "text.vocabulary.load, and the vocabulary's size"),
     use("vocab_size", "int", None, "the vocabulary's size where model.vocab_size is not given"),
     use("max_sequence_length", "int", None, "training.phases.0.sequence_length; default: model.max_position_embeddings"),
@@ -20,11 +20,11 @@ _INPUT: tuple[Key, ...] = (
     use("shuffle_seed", "int", None, "train_input.shuffle_seed"),
     use("repeat", "bool", None, "train_input.repeat; default: true for training, false for evaluation"),
     use("buckets", "int|ints", None, "training.phases.0.buckets"),
-    use("do_lower", "bool", False, "text.lowercase"),
+    use("do_lower", "bool", False, "text.lowercase; default of Sst2DataProcessor and MnliDataProcessor: true"),
     use("mask_whole_word", "bool", False, "task.whole_words"),
     idle("whole_word_masking", "no code of the tool reads it (it reads mask_whole_word): tokens are masked one by one; so do we"),
     use("masked_lm_prob", "float", 0.15, "task.mask_rate"),
-    use("label_vocab_file", "text", None, "fine_tuning.label_vocab_file"),
+    use("label_vocab_file", "text", None, "data.labels, in the order of its numbers"),
     use("max_cls_tokens", "int", None, "train_input.max_cls_tokens"),
     use("data_file", "text", None, "train_input.data_dir, one file"),
     use("add_special_tokens", "bool", None, "train_input.add_special_tokens"),
