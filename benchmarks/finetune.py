@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--rows", type=int, help="train on so many; default: all")
     parser.add_argument("--untrained", action="store_true", help="ours from new weights as well")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     params = load_params(arguments.params, arguments.overrides)
     runs: dict[str, list[dict[str, Any]]] = {"ours": [], "trainer": []}
     if arguments.untrained:
