@@ -11,13 +11,13 @@ from pathlib import Path
 from headrace.errors import InputError
 from headrace.labelled.json_rows import MAX_LINE_CHARACTERS, whole_lines
 from headrace.labelled.row import Row, shown
+from headrace.text.csv_limit import csv_fields_up_to
 
 MAX_FIELD_CHARACTERS = 1 << 20
 """A longer field of a CSV file is taken for a quote that was never closed."""
 
 
 def read_csv(path: Path, encoding: str = "auto") -> Iterator[Row]:
-    csv.field_size_limit(MAX_LINE_CHARACTERS)  # the module's own limit; `_bounded` stops earlier, and says where
     lines = _Lines(path, encoding)
     reader = csv.reader(lines, strict=True)
     return _rows(path, _csv_records(path, reader, lines))
@@ -57,7 +57,8 @@ class _Lines:
 def _csv_records(path: Path, reader: Iterator[list[str]], lines: _Lines) -> Iterator[tuple[int, list[str]]]:
     while True:
         try:
-            cells = next(reader, None)
+            with csv_fields_up_to(MAX_LINE_CHARACTERS):  # `_Lines` stops earlier, and says where
+                cells = next(reader, None)
         except csv.Error as error:
             raise InputError(
                 f"{path}:{lines.first_of_record}: not valid CSV ({error}); a field with a quote or a comma stands in "

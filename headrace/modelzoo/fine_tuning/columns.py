@@ -13,6 +13,7 @@ from headrace.modelzoo.records.csv_rows import MAX_ROW_BYTES, header_of
 from headrace.modelzoo.records.example import ParseError, parse_example
 from headrace.modelzoo.records.record_set import find_files
 from headrace.modelzoo.records.tfrecord import damaged, read_tfrecords
+from headrace.text.csv_limit import csv_fields_up_to
 
 _INTEGERS = re.compile(r"\[\s*(-?\d+(?:\s*,\s*-?\d+)*)?\s*\]")
 
@@ -36,9 +37,8 @@ def read_records(
 
 def _csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
     _check_names(str(path), header_of(path), columns, "columns")
-    csv.field_size_limit(max(csv.field_size_limit(), MAX_ROW_BYTES))
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file, csv_fields_up_to(MAX_ROW_BYTES):
             for number, row in enumerate(csv.DictReader(file, strict=True)):
                 if None in row or None in row.values():
                     raise InputError(

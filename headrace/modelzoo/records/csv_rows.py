@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from headrace.errors import InputError
+from headrace.text.csv_limit import csv_fields_up_to
 
 MAX_ROW_BYTES = 1 << 26
 """A row above this is refused: a quote that is lost joins rows."""
@@ -106,13 +107,11 @@ def parse_row(line: bytes, names: list[str]) -> dict[str, Any]:
 
 
 def _cells(text: str) -> list[str]:
-    before = csv.field_size_limit(max(csv.field_size_limit(), len(text)))
     try:
-        rows = list(csv.reader([text], strict=True))
+        with csv_fields_up_to(len(text)):
+            rows = list(csv.reader([text], strict=True))
     except csv.Error as error:
         raise CellError(f"no CSV row ({error})") from None
-    finally:
-        csv.field_size_limit(before)
     return rows[0] if rows else []
 
 
