@@ -1,3 +1,4 @@
+import csv
 import gzip
 import json
 import tracemalloc
@@ -217,3 +218,12 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
         peak_bytes = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert path.stat().st_size > 9e6 and peak_bytes < 6e6, (name, peak_bytes)
+
+
+def test_long_fields_leave_the_limit_of_the_csv_module_as_it_was(tmp_path):
+    before = csv.field_size_limit()
+    (tmp_path / "long.csv").write_text(f'text,label\n"{"a" * (before + 10)}",x\n"b",y\n')
+    rows = read_rows([str(tmp_path / "long.csv")])
+    assert len(next(rows).fields["text"]) == before + 10
+    assert csv.field_size_limit() == before
+    assert next(rows).fields == {"text": "b", "label": "y"}
