@@ -57,6 +57,11 @@ class RunFolder:
         return self.root / "predictions.jsonl"
 
     @property
+    def unmappable(self) -> Path:
+        """Marked spans of characters that tokens cannot give back exactly, one JSON object a span; tasks on data."""
+        return self.root / "unmappable.jsonl"
+
+    @property
     def phases(self) -> Path:
         """What each phase's examples make of the text."""
         return self.root / "phases.json"

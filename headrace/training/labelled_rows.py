@@ -9,8 +9,10 @@ from headrace.errors import UserError
 from headrace.labelled.row import Row
 from headrace.labelled.rows import read_rows
 from headrace.params import Params
+from headrace.progress import say
 from headrace.run_folder import RunFolder
 from headrace.tasks import labelled_task_of
+from headrace.tasks.gold_spans import unmappable_spans
 from headrace.tasks.labelled import LabelledSet, data_of
 from headrace.text.files import expand_paths
 from headrace.text.source import files_of, refuse_other_source
@@ -36,6 +38,7 @@ def open_labelled(params: Params, run: RunFolder, vocabulary: Vocabulary) -> Lab
     judged = judged[: params.evaluation.examples]
     held_out_set = encode(params, vocabulary, judged, evaluation_length(params))
     _same_as_before(params, run)
+    _list_unmappable([*train, *judged], vocabulary, run)
     return LabelledSource(params, vocabulary, train_set, held_out_set)
 
 
@@ -80,6 +83,21 @@ def _split(params: Params) -> tuple[list[Row], list[Row]]:
 def _split_key(row: Row) -> str:
     """What decides on which side of the split a row is: rows about one context stay together."""
     return str(row.fields["context"]) if "context" in row.fields else json.dumps(row.fields, ensure_ascii=False)
+
+
+def _list_unmappable(examples: Sequence[Any], vocabulary: Vocabulary, run: RunFolder) -> None:
+    """Say how many marked spans tokens cannot give back exactly, and list them in the run folder."""
+    found = unmappable_spans(examples, vocabulary)
+    if not found:
+        run.unmappable.unlink(missing_ok=True)
+        return
+    lines = [
+        {"source": span.source, "start": span.span[0], "stop": span.span[1], "text": text, "why": span.why}
+        for text, span in found
+    ]
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    write_atomically(run.unmappable, text.encode("utf-8", "replace"))
+    say(f"{len(found):,} marked spans do not begin and end where tokens do; {run.unmappable} lists them")
 
 
 def _same_as_before(params: Params, run: RunFolder) -> None:

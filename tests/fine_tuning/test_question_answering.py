@@ -19,9 +19,10 @@ from headrace.labelled.scripts import is_unspaced
 from headrace.planning.device import choose_precision
 from headrace.run_folder import RunFolder
 from headrace.tasks import question_answering
+from headrace.tasks.gold_spans import gold_spans, unmappable_spans
 from headrace.tasks.squad_metrics import exact_and_f1
 from headrace.text.make_vocabulary import make_vocabulary
-from headrace.text.vocabulary import train_vocabulary
+from headrace.text.vocabulary import load_vocabulary, train_vocabulary
 from headrace.training.labelled_rows import open_labelled
 from headrace.training.records import read_records
 from headrace.training.setup import build_trainable
@@ -279,3 +280,12 @@ def test_files_of_squad_are_read(job, tmp_path):
     source = opened(params)
     assert [(each.id, each.answers) for each in source.train.examples] == [("7", ((2, "great"),)), ("b", ())]
     assert [feature.label for feature in source.train.features] == [(6, 6), (0, 0)]
+
+
+def test_answers_that_tokens_cannot_give_back_are_listed(tmp_path, pretrained):
+    """One token for ﾞ and the kana before it: an answer that is the kana alone is said to have more in its token."""
+    example = question_answering.Example("f:1", None, "?", "本とｶﾞラ", ((2, "ｶ"), (0, "本")))
+    vocabulary = load_vocabulary(pretrained, tmp_path / "tokenizer", unicode="nfkc")
+    [(text, found)] = unmappable_spans([example], vocabulary)
+    assert text == "ｶ" and found.source == "f:1" and found.span == (2, 3) and "ﾞ" in found.why
+    assert gold_spans(object()) == ("", [])
