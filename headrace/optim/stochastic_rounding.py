@@ -27,6 +27,7 @@ from headrace.text.random import bits, key
 _TILE = 1 << 12
 
 
+@functools.cache
 def parameter_key(seed: int, name: str) -> int:
     """The key of a parameter's random numbers in a run with this seed."""
     return key("stochastic rounding", seed, name)

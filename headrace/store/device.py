@@ -13,7 +13,7 @@ from torch import Tensor
 from headrace.models.segments import Segment
 from headrace.optim.rule import Rule
 from headrace.store.layout import Chunk, Layout
-from headrace.store.roles import Role, Update, first_values, roles_of
+from headrace.store.roles import Role, Update, Views, first_values, roles_of, views_of
 
 
 class DeviceSegment:
@@ -33,6 +33,14 @@ class DeviceSegment:
             parameter.data = weight
             if entry.trains:
                 parameter.grad = entry.view(self.gradient)
+        size = layout.trainable_size
+        self._whole = Chunk(0, size, tuple((e, e.offset, e.offset + e.size) for e in layout.trainable))
+        self._views: list[Views] | None = None  # of the slabs, which stay where they are
+        if size and self.weight_dtype is torch.float32:
+            self._views = views_of(rule, self._whole, self.weight[:size], self.gradient, self._state())
+
+    def _state(self) -> list[tuple[Role, Tensor]]:
+        return [(role, self.state[role.name]) for role in self.roles]
 
     def fill(self, weights: Mapping[str, Tensor], rule: Rule) -> None:
         """Give it these weights, by name, and its optimizer no history."""
@@ -42,14 +50,16 @@ class DeviceSegment:
 
     def update(self, update: Update) -> None:
         size = self.layout.trainable_size
-        if size:
-            started_s = time.perf_counter()
-            whole = Chunk(0, size, tuple((e, e.offset, e.offset + e.size) for e in self.layout.trainable))
-            stored = self.weight[:size].to(self.weight_dtype)  # the slab itself where weights are fp32
-            update.apply(whole, stored, self.gradient, [(r, self.state[r.name]) for r in self.roles])
-            if self.weight_dtype is not torch.float32:
-                self.weight[:size].copy_(stored)
-            self.update_s += time.perf_counter() - started_s
+        if not size:
+            return
+        started_s = time.perf_counter()
+        if self._views is not None:
+            update.apply_to(self._views)
+        else:
+            stored = self.weight[:size].to(self.weight_dtype)
+            update.apply(self._whole, stored, self.gradient, self._state())
+            self.weight[:size].copy_(stored)
+        self.update_s += time.perf_counter() - started_s
 
     def gradients(self) -> dict[str, Tensor]:
         return {entry.name: entry.view(self.gradient) for entry in self.layout.trainable}

@@ -83,6 +83,43 @@ def first_values(
 
 
 @dataclass(frozen=True)
+class Views:
+    """What one call of a rule updates: the parameters of a chunk that decay, or those that do not."""
+
+    decays: bool
+    names: tuple[str, ...]
+    slabs: tuple[list[Tensor], ...]
+    """Of weight, gradient and each role, a view for each parameter."""
+
+
+def views_of(
+    rule: Rule, chunk: Chunk, weight: Tensor, gradient: Tensor, state: Sequence[tuple[Role, Tensor]]
+) -> list[Views]:
+    """Tensors hold the chunk's elements alone; views have the parameters' shapes where the rule needs them whole."""
+    found = []
+    for decays in (True, False):
+        pieces = [piece for piece in chunk.pieces if piece[0].decays is decays]
+        if not pieces:
+            continue
+        slabs: list[list[Tensor]] = []
+        for tensor in (weight, gradient):
+            views = [tensor[a - chunk.start : b - chunk.start] for _, a, b in pieces]
+            if rule.needs_whole_parameter:
+                views = [view.view(entry.shape) for view, (entry, _, _) in zip(views, pieces, strict=True)]
+            slabs.append(views)
+        for role, tensor in state:
+            start = role.range_of(chunk)[0]
+            spans = [role.span(*piece) for piece in pieces]
+            views = [tensor[a - start : b - start] for a, b in spans]
+            if rule.needs_whole_parameter:
+                shapes = {own.name: own.shape for own in role.entries}
+                views = [view.view(shapes[entry.name]) for view, (entry, _, _) in zip(views, pieces, strict=True)]
+            slabs.append(views)
+        found.append(Views(decays, tuple(entry.name for entry, _, _ in pieces), tuple(slabs)))
+    return found
+
+
+@dataclass(frozen=True)
 class Update:
     """An update that is due: what the rule needs besides slabs. step counts from 1."""
 
@@ -94,28 +131,16 @@ class Update:
 
     def apply(self, chunk: Chunk, weight: Tensor, gradient: Tensor, state: Sequence[tuple[Role, Tensor]]) -> None:
         """Update one chunk in place. Tensors hold the chunk's elements alone."""
-        whole = self.rule.needs_whole_parameter
-        for decays in (True, False):
-            pieces = [piece for piece in chunk.pieces if piece[0].decays is decays]
-            if not pieces:
-                continue
-            lists: list[list[Tensor]] = []
-            for tensor in (weight, gradient):
-                views = [tensor[a - chunk.start : b - chunk.start] for _, a, b in pieces]
-                lists.append([v.view(e.shape) for v, (e, _, _) in zip(views, pieces, strict=True)] if whole else views)
-            for role, tensor in state:
-                start = role.range_of(chunk)[0]
-                spans = [(role.span(*piece), piece[0]) for piece in pieces]
-                views = [tensor[a - start : b - start] for (a, b), _ in spans]
-                if whole:
-                    shapes = {own.name: own.shape for own in role.entries}
-                    views = [v.view(shapes[e.name]) for v, (_, e) in zip(views, spans, strict=True)]
-                lists.append(views)
+        self.apply_to(views_of(self.rule, chunk, weight, gradient, state))
+
+    def apply_to(self, views: Sequence[Views]) -> None:
+        """Update what these are views of."""
+        for each in views:
             self.rule.update(
-                *lists,
+                *each.slabs,
                 step=self.step,
                 lr=self.lr,
-                weight_decay=None if decays else 0.0,
+                weight_decay=None if each.decays else 0.0,
                 gradient_scale=self.gradient_scale,
-                keys=[parameter_key(self.seed, piece[0].name) for piece in pieces],
+                keys=[parameter_key(self.seed, name) for name in each.names],
             )

@@ -22,7 +22,7 @@ from headrace.store.store import Store
 from headrace.streaming.activations import Policy, Saved
 from headrace.streaming.clock import Clock
 from headrace.streaming.fetch import Fetcher
-from headrace.streaming.generator import set_random_state
+from headrace.streaming.generator import seed_generators, set_random_state
 from headrace.streaming.lockstep import lane_number, meet, run_in_lanes
 from headrace.streaming.visit import Call, Visit, VisitFunction, needs_grad
 from headrace.text.random import key
@@ -243,4 +243,5 @@ class Streaming:
 
     def seed(self, i: int, call: Call) -> None:
         if call.training:
-            torch.manual_seed(key("dropout", self.running.seed, self.running.step, i, call.microbatch))
+            seed = key("dropout", self.running.seed, self.running.step, i, call.microbatch)
+            seed_generators(seed, self.store.device)
