@@ -13,6 +13,7 @@ from torch import Tensor
 from headrace.models.segments import Segment
 from headrace.optim.rule import Rule
 from headrace.store.layout import Chunk, Layout
+from headrace.store.memory import zeros
 from headrace.store.roles import Role, Update, Views, first_values, roles_of, views_of
 
 
@@ -23,9 +24,9 @@ class DeviceSegment:
         self.layout, self.weight_dtype = layout, rule.weight_dtype
         self.update_s = 0.0  # of all updates so far
         self.roles: tuple[Role, ...] = roles_of(layout, rule)
-        self.weight = torch.zeros(layout.size, device=device)
-        self.gradient = torch.zeros(layout.trainable_size, device=device)
-        self.state = {role.name: torch.zeros(role.size, dtype=role.dtype, device=device) for role in self.roles}
+        self.weight = zeros(layout.size, torch.float32, device)
+        self.gradient = zeros(layout.trainable_size, torch.float32, device)
+        self.state = {role.name: zeros(role.size, role.dtype, device) for role in self.roles}
         if not any(segment.parameters[entry.name].is_meta for entry in layout.entries):
             self.fill({entry.name: segment.parameters[entry.name].detach() for entry in layout.entries}, rule)
         for entry in layout.entries:

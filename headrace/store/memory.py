@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from headrace.store.files import aligned, pages
@@ -23,6 +24,14 @@ except (OSError, AttributeError):  # not glibc
     _malloc_trim = _mallopt = None
 _M_ARENA_MAX = -8  # malloc.h
 GROWTH_BYTES = 32 << 20
+
+
+def zeros(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """(size,) of zeros, for a long time: on the host in memory of their own."""
+    if device.type != "cpu":
+        return torch.zeros(size, dtype=dtype, device=device)
+    num_bytes = size * dtype.itemsize
+    return aligned(num_bytes)[:num_bytes].view(dtype)
 
 
 def give_back_freed_memory() -> None:

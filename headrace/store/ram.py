@@ -13,6 +13,7 @@ from torch import Tensor
 
 from headrace.optim.rule import Rule
 from headrace.store.layout import Layout
+from headrace.store.memory import zeros
 from headrace.store.roles import Role, Update, first_values, roles_of
 from headrace.store.transfer import Mark, Transfer
 
@@ -26,7 +27,7 @@ class RamSegment:
         self.chunks = list(layout.chunks(whole=rule.needs_whole_parameter))
         self.weight = transfer.host_memory(4 * layout.size).view(torch.float32)[: layout.size]
         """(size,) fp32, with the values of weight_dtype."""
-        self.state = {role.name: torch.zeros(role.size, dtype=role.dtype) for role in self.roles}
+        self.state = {role.name: zeros(role.size, role.dtype, torch.device("cpu")) for role in self.roles}
         self.pending: Update | None = None
         self.gradient: Tensor | None = None
         """(trainable_size,) fp32 in host memory, until its update is done; None: zeros."""
