@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.data_params import DataParams
-from headrace.errors import UserError
+from headrace.errors import MissingExtraError, UserError
 from headrace.evaluation.generate import open_writer
 from headrace.evaluation.labelled import outputs_of
 from headrace.evaluation.open_checkpoint import open_to_evaluate
@@ -22,6 +22,7 @@ from headrace.planning.device import choose_precision
 from headrace.progress import say
 from headrace.run_folder import RunFolder, model_folder
 from headrace.tasks import labelled_task_of
+from headrace.tasks.completion import figures_of_written
 from headrace.tasks.labelled import data_of
 from headrace.text.files import expand_paths
 from headrace.text.source import files_of
@@ -62,6 +63,8 @@ def predict_stage(params: Params, inputs: list[str], output: Path) -> None:
     partial.replace(output)
     state.unlink()
     say(f"{output}: {count:,} predictions of {folder}")
+    if writes:
+        _say_how_alike(output, data.fields.completion, params.text.language)
 
 
 def _predicted(
@@ -91,6 +94,20 @@ def _completed(params: Params, folder: Path, rows: Iterator[Row]) -> Iterator[tu
             yield [row], [{"completion": "".join(writer.write(prompt, length))}]
     finally:
         writer.close()
+
+
+def _say_how_alike(output: Path, field: str, language: str) -> None:
+    """How like the completions that rows came with the written ones are."""
+    with output.open(encoding="utf-8") as file:
+        rows = (json.loads(line) for line in file)
+        known = ((row[field], row["prediction"]["completion"]) for row in rows if isinstance(row.get(field), str))
+        try:
+            found = figures_of_written(known, language)
+        except MissingExtraError as error:
+            say(str(error))
+            return
+    if count := found.pop("n_examples"):
+        say(f"Beside the {count:,} known completions: " + ", ".join(f"{k} = {v:.3f}" for k, v in found.items()))
 
 
 def _format(inputs: list[str], data: DataParams) -> str:

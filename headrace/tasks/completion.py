@@ -7,7 +7,7 @@ The model, its head and the loss are those of `headrace.tasks.causal_lm`.
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from headrace.labelled.row import Row, field_of
 from headrace.params import Params
 from headrace.tasks import causal_lm
 from headrace.tasks.labelled import data_of
+from headrace.tasks.metrics import rouge_f1
 from headrace.text.batches import Microbatch
 from headrace.text.vocabulary import Vocabulary
 
@@ -135,3 +136,14 @@ def figures(
         "n_examples": len(examples),
         "n_predicted_tokens": len(tokens),
     }
+
+
+def figures_of_written(pairs: Iterable[tuple[str, str]], language: str) -> dict[str, float]:
+    """Of (truth, written) completions: how many, the share that is the same but for white space around it, and mean ROUGE F1.
+    Raises MissingExtraError."""
+    score = rouge_f1(language)
+    found = [
+        {"exact_match": float(truth.strip() == written.strip()), **score(truth, written)} for truth, written in pairs
+    ]
+    names = found[0] if found else {}
+    return {"n_examples": len(found), **{name: float(np.mean([each[name] for each in found])) for name in names}}

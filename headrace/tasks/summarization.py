@@ -8,7 +8,7 @@ there is one.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from headrace.labelled.row import Row, field_of
 from headrace.params import Params
 from headrace.tasks.labelled import data_of, head_config, inputs_of
 from headrace.tasks.labelled import new_model as new_labelled_model
-from headrace.tasks.metrics import rouge_scorer
+from headrace.tasks.metrics import ROUGE, rouge_f1
 from headrace.text.batches import Batch, Microbatch
 from headrace.text.sentences import split_sentences
 from headrace.text.vocabulary import Vocabulary
@@ -32,7 +32,6 @@ HEAD = ""
 PEAK_LEARNING_RATE = 5e-5
 CUT = "texts cut to the sequence length"
 LEFT, TAKEN = 0, 1
-ROUGE = ("rouge1", "rouge2", "rougeL")
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def _feature(
 
 def best_sentences(sentences: Sequence[str], summary: str, params: Params) -> list[int]:
     """The sentences taken greedily, in the order they were taken; at most task.sentences."""
-    score = scores_of(params)
+    score = rouge_f1(params.text.language)
     taken: list[int] = []
     best = 0.0
     while len(taken) < min(params.task.sentences, len(sentences)):
@@ -112,19 +111,6 @@ def best_sentences(sentences: Sequence[str], summary: str, params: Params) -> li
         best = tried[i]
         taken.append(i)
     return taken
-
-
-def scores_of(params: Params) -> Callable[[str, str], dict[str, float]]:
-    """(reference, summary) -> ROUGE F1 by rouge-score; its words are characters without white space for Japanese, its own
-    (letters and digits, lower case, not stemmed) else."""
-    scorer = rouge_scorer(ROUGE, list if params.text.language == "ja" else None)
-
-    def score(reference: str, summary: str) -> dict[str, float]:
-        if params.text.language == "ja":
-            reference, summary = "".join(reference.split()), "".join(summary.split())
-        return {name: found.fmeasure for name, found in scorer.score(reference, summary).items()}
-
-    return score
 
 
 def _joined(sentences: Sequence[str], params: Params) -> str:
@@ -199,7 +185,7 @@ def figures(
     params: Params,
 ) -> dict[str, float | None]:
     """ROUGE F1 of the summaries, of as many first sentences, and of the best choice there is."""
-    score = scores_of(params)
+    score = rouge_f1(params.text.language)
     first = params.task.sentences
     ways: dict[str, list[str]] = {
         "eval/": [prediction["summary"] for prediction in predictions],

@@ -12,6 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from headrace.cli.predict_stage import predict_stage
 from headrace.cli.stages import run_stages
 from headrace.labelled.features import FeatureRule, make_batch
+from headrace.progress import console
 from headrace.run_folder import RunFolder
 from headrace.tasks import completion
 from headrace.text.vocabulary import open_vocabulary, train_vocabulary
@@ -93,3 +94,22 @@ def test_predict_writes_completions(job, decoder, tmp_path):
         ids = torch.tensor([[vocabulary.sep_id, *vocabulary.encode_batch([row["prompt"]])[0]]])
         written = model.generate(ids, max_new_tokens=32, do_sample=False)[0, ids.shape[1] :].tolist()
         assert row["prediction"]["completion"] == vocabulary.decode(written)
+
+
+def test_written_completions_are_judged_by_those_that_are_known(job, decoder, tmp_path):
+    params = params_of(job, decoder, tmp_path)
+    run_stages(params)
+    rows = [{"prompt": "1+2=", "completion": "3"}, {"prompt": "5+4="}]
+    with console.capture() as captured:
+        predict_stage(params, [str(write_rows(tmp_path / "in.jsonl", rows))], tmp_path / "out.jsonl")
+    assert "Beside the 1 known completions: exact_match = " in captured.get()
+
+
+def test_figures_of_written_completions():
+    pairs = [("the cat sat", "the cat sat "), ("the cat sat", "a cat stood")]
+    found = completion.figures_of_written(pairs, "en")
+    assert found == pytest.approx(
+        {"n_examples": 2, "exact_match": 0.5, "rouge1": (1 + 1 / 3) / 2, "rouge2": 0.5, "rougeL": (1 + 1 / 3) / 2}
+    )
+    assert completion.figures_of_written([("東京 です", "東京")], "ja")["rouge1"] == pytest.approx(2 / 3)  # characters
+    assert completion.figures_of_written([], "en") == {"n_examples": 0}
