@@ -17,11 +17,12 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Trainer, TrainingArguments, set_seed
+from transformers import AutoConfig, Trainer, TrainingArguments, set_seed
 
 from headrace.evaluation.labelled import evaluate_labelled
 from headrace.labelled.features import Feature
@@ -36,6 +37,9 @@ from headrace.training.labelled_rows import evaluation_length, open_labelled
 from headrace.training.labelled_source import LabelledSource
 from headrace.training.loop import train
 from headrace.training.records import read_records
+
+OF_A_FOLDER = {"architectures", "dtype", "transformers_version", "id2label", "label2id"}
+"""What a folder's config says that is not the model's shape."""
 
 
 def main() -> None:
@@ -67,9 +71,8 @@ def opened(params: Params, folder: Path, seed: int, rows: int | None, untrained:
         assert params.model.init_from is not None
         start = model_folder(params.model.init_from)
         config = json.loads((start / "config.json").read_text())
-        for key in ("architectures", "dtype", "torch_dtype", "transformers_version", "id2label", "label2id"):
-            config.pop(key, None)
-        tree["model"] = {"config": config}
+        known = {field.name for field in fields(type(AutoConfig.from_pretrained(start)))} - OF_A_FOLDER
+        tree["model"] = {"config": {key: config[key] for key in config if key in known | {"model_type"}}}
         tree["text"]["vocabulary"]["load"] = str(start)
     given, run = validate_params(tree), RunFolder(folder)
     run.create()

