@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PretrainedConfig, PreTrainedModel
 
+from headrace.errors import UserError
 from headrace.labelled.features import Feature
 from headrace.labelled.row import Row, field_of
 from headrace.params import Params
@@ -59,6 +60,12 @@ def truth(example: Example) -> dict[str, Any]:
 
 
 def labels(examples: Sequence[Example], params: Params) -> list[str]:
+    """Raises UserError where there is nothing to choose, as with English read as Japanese."""
+    if all(len(example.sentences) < 2 for example in examples):
+        raise UserError(
+            f"text.language = {params.text.language!r}: no text of data.train has more than one sentence by it, so there is "
+            f"nothing to choose from; 'ja' ends sentences at 。！？, 'en' at . ! ? before a space: set text.language"
+        )
     return ["left", "taken"]
 
 

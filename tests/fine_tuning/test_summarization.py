@@ -7,6 +7,7 @@ import pytest
 from conftest import OTHER, write_rows
 
 from headrace.cli.stages import run_stages
+from headrace.errors import UserError
 from headrace.run_folder import RunFolder
 from headrace.tasks import summarization
 from headrace.text.make_vocabulary import make_vocabulary
@@ -64,3 +65,13 @@ def test_a_run_learns_which_sentence_it_is(job, tmp_path):
     run_stages(params)
     last = read_records(RunFolder(params.run.folder).evaluations)[-1]
     assert last["eval/rouge1"] > last["lead_rouge1"] and last["oracle_rouge1"] > 0.95
+
+
+def test_texts_without_a_choice_are_refused_with_the_language_they_were_read_as(job, tmp_path):
+    rows = [{"text": "It rains. It is cold.", "summary": "It rains."}] * 4
+    data = {"train": str(write_rows(tmp_path / "english.jsonl", rows)), "evaluation": [], "held_out": 0.0}
+    params = job(task={"kind": "summarization", "sentences": 1}, data=data)
+    with pytest.raises(UserError, match=r"text\.language = 'ja': no text of data\.train has more than one sentence"):
+        run_stages(params)
+    examples = [summarization.Example("f:1", "", ("a.", "b."), "a."), summarization.Example("f:2", "", ("c.",), "c.")]
+    assert summarization.labels(examples, params) == ["left", "taken"]
