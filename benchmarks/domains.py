@@ -119,7 +119,7 @@ def letters(params: Params) -> dict[str, Any]:
     codes = {letter: i for i, letter in enumerate(LETTERS[language])}
     coded = {name: [np.array([codes.get(x, 0) for x in text]) for text in texts]
              for name, texts in (("train", train), ("held_out", held_out))}  # fmt: skip
-    most = {"dna": 11, "protein": 5}[language]
+    most = {"dna": 24, "protein": 9}[language]
     baseline = LetterModel(coded["train"], len(codes), most)
     table = {}
     scored = np.concatenate(known)
