@@ -100,14 +100,15 @@ def _say_how_alike(output: Path, field: str, language: str) -> None:
     """How like the completions that rows came with the written ones are."""
     with output.open(encoding="utf-8") as file:
         rows = (json.loads(line) for line in file)
-        known = ((row[field], row["prediction"]["completion"]) for row in rows if isinstance(row.get(field), str))
-        try:
-            found = figures_of_written(known, language)
-        except MissingExtraError as error:
-            say(str(error))
-            return
-    if count := found.pop("n_examples"):
-        say(f"Beside the {count:,} known completions: " + ", ".join(f"{k} = {v:.3f}" for k, v in found.items()))
+        known = [(row[field], row["prediction"]["completion"]) for row in rows if isinstance(row.get(field), str)]
+    if not known:
+        return
+    try:
+        found = figures_of_written(known, language)
+    except MissingExtraError as error:
+        say(str(error))
+        return
+    say(f"Beside the {len(known):,} known completions: " + ", ".join(f"{k} = {v:.3f}" for k, v in found.items()))
 
 
 def _format(inputs: list[str], data: DataParams) -> str:

@@ -39,7 +39,7 @@ def aligned(num_bytes: int) -> Tensor:
     """New page-aligned memory, uint8 (num_bytes rounded up to pages), zeros; given back to the system when it is dropped.
 
     In huge pages where the system has them: a transfer that has 2 MiB to find at a time, and a product that reads weights
-    through fewer addresses, took 4 to 8 % off a step.
+    through fewer addresses, took 4 to 8 % off a streamed step and 2 % off a resident one.
     """
     memory = mmap.mmap(-1, max(pages(num_bytes), 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):

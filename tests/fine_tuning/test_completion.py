@@ -103,13 +103,15 @@ def test_written_completions_are_judged_by_those_that_are_known(job, decoder, tm
     with console.capture() as captured:
         predict_stage(params, [str(write_rows(tmp_path / "in.jsonl", rows))], tmp_path / "out.jsonl")
     assert "Beside the 1 known completions: exact_match = " in captured.get()
+    with console.capture() as captured:
+        predict_stage(params, [str(write_rows(tmp_path / "in2.jsonl", rows[1:]))], tmp_path / "out2.jsonl")
+    assert "known completions" not in captured.get()
 
 
 def test_figures_of_written_completions():
     pairs = [("the cat sat", "the cat sat "), ("the cat sat", "a cat stood")]
     found = completion.figures_of_written(pairs, "en")
     assert found == pytest.approx(
-        {"n_examples": 2, "exact_match": 0.5, "rouge1": (1 + 1 / 3) / 2, "rouge2": 0.5, "rougeL": (1 + 1 / 3) / 2}
+        {"exact_match": 0.5, "rouge1": (1 + 1 / 3) / 2, "rouge2": 0.5, "rougeL": (1 + 1 / 3) / 2}
     )
     assert completion.figures_of_written([("東京 です", "東京")], "ja")["rouge1"] == pytest.approx(2 / 3)  # characters
-    assert completion.figures_of_written([], "en") == {"n_examples": 0}
